@@ -1,0 +1,14 @@
+#include "core/check.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace longspan {
+
+void CheckFailed(const char* file, int line, const char* condition, const std::string& values) {
+  std::fprintf(stderr, "%s:%d: CHECK failed: %s %s\n", file, line, condition, values.c_str());
+  std::fflush(stderr);
+  std::abort();
+}
+
+}  // namespace longspan
