@@ -1,0 +1,32 @@
+// Attention on the CPU, prefill and decode alike: the reference for every GPU kernel and the fast path of
+// CPU serving. Always batch-invariant: the bits of a row depend on its own query, keys and lengths only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/attention/attention_params.h"
+#include "kernels/kernel_status.h"
+
+namespace longspan {
+
+class ThreadPool;
+
+struct CpuAttentionOptions {
+  int num_splits = 0;  // work items per sequence and KV head; 0: chosen from the load. Never changes bits.
+};
+
+// Which shapes and types the kernels take; the start-up check. Reads no pointer.
+KernelStatus CheckCpuAttention(const AttentionParams& params);
+
+// Bytes AttentionCpu needs for a batch of at most max_total_q query rows over at most max_seq_len tokens.
+int64_t CpuAttentionWorkspaceBytes(const AttentionParams& shape, int64_t max_num_seqs,
+                                   int64_t max_total_q, int64_t max_seq_len, int num_threads);
+
+// Computes o (and lse). Mixed batches (decodes beside prefill chunks) are one call.
+// workspace: 64-byte aligned, exclusive to the call.
+KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
+                          const CpuAttentionOptions& options, std::span<std::byte> workspace);
+
+}  // namespace longspan

@@ -1,0 +1,26 @@
+// What a launcher answers: kOk, or the reason why nothing was launched. Unsupported shapes are found at
+// start-up, so a running server never sees anything but kOk.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace longspan {
+
+enum class [[nodiscard]] KernelStatus : uint8_t {
+  kOk,
+  kUnsupportedDType,
+  kUnsupportedHeadDim,
+  kUnsupportedHeads,      // query heads not a multiple of KV heads
+  kUnsupportedBlockSize,
+  kUnsupportedOption,     // a mask or option this kernel does not implement
+  kBadShape,              // negative extent, length beyond the block table, and the like
+  kBadStride,
+  kMisaligned,
+  kWorkspaceTooSmall,
+  kUnsupportedDevice,
+};
+
+std::string_view KernelStatusText(KernelStatus status);
+
+}  // namespace longspan
