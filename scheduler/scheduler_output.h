@@ -80,7 +80,9 @@ struct StepResult {
   std::vector<TokenId> token_ids;   // all, in order
   std::vector<Logprobs> logprobs;   // one per sampled token of sequences with num_logprobs >= 0, in order
   std::vector<int32_t> num_prompt_logprobs;  // per scheduled sequence; empty when no sequence asked
-  std::vector<Logprobs> prompt_logprobs;     // for the token after each row that got logits, in order
+  // One for each scheduled token of a sequence that asked (the prompt's first token has none), in order:
+  // n entries belong to the last n scheduled tokens. The runner keeps the row before a chunk by itself.
+  std::vector<Logprobs> prompt_logprobs;
   std::vector<SeqId> nonfinite;     // logits were not finite: the sequence ends with INTERNAL, alone
   int64_t kv_bytes_read = 0;        // by attention, for metrics
   double attention_seconds = 0.0;
