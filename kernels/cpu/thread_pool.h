@@ -43,11 +43,11 @@ class ThreadPool {
   // Calls body(t) once on every thread t in [0, num_threads) and returns when all are done.
   void Run(ThreadBody body);
 
-  // Inside a region: returns on every thread once all threads have called it.
+  // Inside a region: returns on every thread once all threads have called it. Restarts NextTask at 0.
   void Barrier();
 
-  // Inside a region, after ResetTasks or a Barrier that follows it: the next index of a shared counter,
-  // for uneven work. Returns values >= the number of tasks once they are used up.
+  // Inside a region: the next index of a shared counter, for uneven work; Run and Barrier restart it at
+  // 0. Returns values >= the number of tasks once they are used up.
   int64_t NextTask() { return next_task_.fetch_add(1, std::memory_order_relaxed); }
   void ResetTasks() { next_task_.store(0, std::memory_order_relaxed); }
 
