@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A plain NumPy forward pass of the tiny models: whole prompt, float64, no cache and no tricks.
 
 It is the explanation of what the models compute and the oracle of tests that need answers for prompts

@@ -134,9 +134,9 @@ MODELS = {
         ),
         "tokenizer": "successor",
     },
-    # 9 query heads on 3 kv heads as in SmolLM2; heads * head_dim differs from hidden_size.
+    # Groups of 3 query heads as in SmolLM2; heads * head_dim differs from hidden_size.
     "llama_untied": {
-        "config": small_config(hidden_size=32, num_attention_heads=9, num_key_value_heads=3),
+        "config": small_config(num_attention_heads=6, num_key_value_heads=2),
         "shards": 3,
     },
     # No head_dim in the file: it follows from hidden_size / num_attention_heads.
