@@ -1,0 +1,178 @@
+// The step loop: the one thread that owns scheduler, KV cache and model runner. Everything else talks to it
+// through a bounded inbox (Submit, Abort, ...) and hears from it through the Outbox and the EngineObserver.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "engine/engine_observer.h"
+#include "engine/load_estimator.h"
+#include "engine/token_stream.h"
+#include "kvcache/kv_cache_manager.h"
+#include "model/model_runner.h"
+#include "scheduler/scheduler.h"
+
+namespace longspan {
+
+struct EngineConfig {
+  SchedulerConfig scheduler;
+  int32_t max_queued_requests = 1024;
+  int64_t max_queued_tokens = 8 * 1024 * 1024;
+  int64_t kv_bytes_per_token = 0;  // all layers; for the bytes a sequence read
+  Duration step_delay{};           // test-only: added to every step
+  bool start_paused = false;       // test-only: schedules nothing until Resume
+};
+
+// One validated request. Its n sequences get consecutive ids from SubmitResult::first.
+struct EngineRequest {
+  SequenceParams params;
+  std::shared_ptr<TokenStream> stream;
+};
+
+struct SubmitResult {
+  Status status;                              // OK, RESOURCE_EXHAUSTED, UNAVAILABLE or DEADLINE_EXCEEDED
+  SeqId first{};                              // when OK
+  std::optional<double> retry_after_seconds;  // when RESOURCE_EXHAUSTED, if there are measurements
+};
+
+// Public methods are thread-safe unless said otherwise. Owns its thread, scheduler and runner; the KV
+// manager, clock, outbox and observer are borrowed and outlive it.
+class Engine {
+ public:
+  Engine(const EngineConfig& config, const Clock& clock, KvCacheManager& kv_cache,
+         std::unique_ptr<ModelRunner> runner, Outbox& outbox, EngineObserver& observer);
+  ~Engine();  // stops at once; what runs ends with UNAVAILABLE
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Starts the engine thread. Tests call RunOnce instead.
+  void Start();
+
+  SubmitResult Submit(EngineRequest request);
+  // Ends sequences [first, first + n) with kAborted (the Abort RPC: a Finished event) or kCancelled (the
+  // client left: no event is wanted). Unknown ones are ignored.
+  void Abort(SeqId first, int32_t n, FinishReason reason);
+  // The output thread found a stop string: the sequence ends, its tokens after num_tokens do not count.
+  void StopFound(SeqId id, int32_t num_tokens);
+  void ReaderCaughtUp(SeqId first, int32_t n);
+  void ResetPrefixCache(std::function<void(int32_t blocks)> done);
+  // ListRequests of the Admin service; `done` is called on the engine thread.
+  void List(std::function<void(std::vector<SequenceInfo>)> done);
+
+  // Refuses new requests from now on; running and waiting ones finish.
+  void StopAdmitting();
+  // Ends whatever is left with kDrained (UNAVAILABLE) and stops the thread.
+  void Stop();
+  // Blocks until nothing runs or waits, or the deadline passes; true when idle.
+  bool WaitIdle(TimePoint deadline);
+  void Resume();  // after start_paused
+
+  // Last published stats and estimates.
+  EngineStats stats() const;
+  std::optional<double> estimated_queue_delay_seconds() const;
+  // Set once a step failed on the device; the process has to end.
+  std::optional<Status> fatal_error() const;
+
+  // One turn of the loop on the caller's thread, for tests without Start: drains the inbox and runs one
+  // step if there is work. Returns whether a step ran.
+  bool RunOnce();
+
+ private:
+  struct SubmitCommand {
+    SeqId first;
+    EngineRequest request;
+    TimePoint now;
+  };
+  struct AbortCommand {
+    SeqId first;
+    int32_t n;
+    FinishReason reason;
+  };
+  struct StopCommand {
+    SeqId id;
+    int32_t num_tokens;
+  };
+  struct CaughtUpCommand {
+    SeqId first;
+    int32_t n;
+  };
+  struct ResetCacheCommand {
+    std::function<void(int32_t)> done;
+  };
+  struct ListCommand {
+    std::function<void(std::vector<SequenceInfo>)> done;
+  };
+  using Command = std::variant<SubmitCommand, AbortCommand, StopCommand, CaughtUpCommand,
+                               ResetCacheCommand, ListCommand>;
+
+  // Engine-thread state of one sequence between its submission and its last event.
+  struct Track {
+    std::shared_ptr<TokenStream> stream;
+    int64_t kv_bytes_read = 0;
+    TimePoint last_token;
+    bool has_token = false;
+    bool queued_told = false;
+  };
+
+  void Loop();
+  void Execute(SubmitCommand& command);
+  void Execute(AbortCommand& command);
+  void Execute(StopCommand& command);
+  void Execute(CaughtUpCommand& command);
+  void Execute(ResetCacheCommand& command);
+  void Execute(ListCommand& command);
+  void DrainInbox();
+  bool RunStep();
+  void TellQueued(TimePoint now);
+  void Deliver(TimePoint now);
+  void Fail(const Status& error);
+  void Publish();
+  void Enqueue(Command command);
+
+  const EngineConfig config_;
+  const Clock& clock_;
+  KvCacheManager& kv_cache_;
+  Scheduler scheduler_;
+  std::unique_ptr<ModelRunner> runner_;
+  Outbox& outbox_;
+  EngineObserver& observer_;
+  LoadEstimator estimator_;
+
+  // Inbox: guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  std::vector<Command> inbox_;
+  EngineStats published_;
+  std::optional<double> queue_delay_;
+  std::optional<Status> fatal_error_;
+  int32_t queued_requests_ = 0;  // submitted and not yet started or ended
+  int64_t queued_tokens_ = 0;
+  int64_t next_seq_id_ = 1;
+  bool admitting_ = true;
+  bool paused_ = false;
+  bool stopping_ = false;
+  bool is_idle_ = true;
+
+  // Engine thread only.
+  std::vector<Command> commands_;
+  SchedulerOutput output_;
+  StepResult result_;
+  std::vector<SequenceEvent> events_;
+  std::vector<StreamEvent> outgoing_;
+  std::unordered_map<SeqId, Track> tracks_;
+  EngineStats stats_;
+  std::thread thread_;
+};
+
+}  // namespace longspan
