@@ -1,7 +1,7 @@
 """A plain NumPy forward pass of the tiny models: whole prompt, float64, no cache and no tricks.
 
 It is the explanation of what the models compute and the oracle of tests that need answers for prompts
-of their own. It shares no code with the server or with transformers; check_tiny_models.py holds it
+of their own. It shares no code with the server or with transformers; check_reference.py holds it
 against the logits that transformers gave.
 """
 

@@ -155,7 +155,7 @@ MODELS = {
                 "factor": 8.0,
                 "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 32,
+                "original_max_position_embeddings": 64,
             }
         )
     },
@@ -165,8 +165,8 @@ MODELS = {
         "config": small_config(
             rope_scaling={
                 "rope_type": "yarn",
-                "factor": 8.0,
-                "original_max_position_embeddings": 32,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
             }
         )
     },
