@@ -161,13 +161,15 @@ MODELS = {
     },
     # "type" is the older spelling of "rope_type"; files with either exist.
     "llama_rope_linear": {"config": small_config(rope_scaling={"type": "linear", "factor": 4.0})},
+    # The original context is long enough for both ends of the ramp to lie within the 8 frequencies.
     "llama_rope_yarn": {
         "config": small_config(
+            max_position_embeddings=4096,
             rope_scaling={
                 "rope_type": "yarn",
                 "factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
+                "original_max_position_embeddings": 1024,
+            },
         )
     },
     "mistral_window": {
