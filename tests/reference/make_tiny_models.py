@@ -22,6 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The successor model and the long toy are told by what they are for; they need no logits from here.
 NAMES = [name for name in write_tiny_model.MODELS if name not in ("successor", "toy_long")]
 GREEDY_STEPS = 16
+LEAST_MARGIN = 2.5e-4  # above twice the bar on logits, so that who meets the bar has the same ids
 
 
 def hashed_prompt(vocab_size, length):
@@ -127,6 +128,8 @@ def make_model(name):
     for ids, positions in prompts_for(config):
         logits = model(torch.tensor([ids]), use_cache=False).logits[0]
         continuation, least = greedy(model, ids)
+        if least < LEAST_MARGIN:
+            raise ValueError(f"{name}: a greedy step of the prompt of {len(ids)} is nearly a tie")
         record["prompts"].append(
             {
                 "token_ids": ids,

@@ -164,10 +164,10 @@ MODELS = {
     # The original context is long enough for both ends of the ramp to lie within the 8 frequencies.
     "llama_rope_yarn": {
         "config": small_config(
-            max_position_embeddings=4096,
+            max_position_embeddings=8192,
             rope_scaling={
                 "rope_type": "yarn",
-                "factor": 4.0,
+                "factor": 8.0,
                 "original_max_position_embeddings": 1024,
             },
         )
