@@ -1,10 +1,12 @@
-// The step loop: the one thread that owns scheduler, KV cache and model runner. Everything else talks to it
-// through a bounded inbox (Submit, Abort, ...) and hears from it through the Outbox and the EngineObserver.
+// The step loop: the one thread that owns scheduler, KV cache and model runner. Everything else
+// talks to it through a bounded inbox (Submit, Abort, ...) and hears from it through the Outbox and
+// the EngineObserver.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,13 +42,13 @@ struct EngineRequest {
 };
 
 struct SubmitResult {
-  Status status;                              // OK, RESOURCE_EXHAUSTED, UNAVAILABLE or DEADLINE_EXCEEDED
-  SeqId first{};                              // when OK
+  Status status;  // OK, RESOURCE_EXHAUSTED, UNAVAILABLE or DEADLINE_EXCEEDED
+  SeqId first{};  // when OK
   std::optional<double> retry_after_seconds;  // when RESOURCE_EXHAUSTED, if there are measurements
 };
 
-// Public methods are thread-safe unless said otherwise. Owns its thread, scheduler and runner; the KV
-// manager, clock, outbox and observer are borrowed and outlive it.
+// Public methods are thread-safe unless said otherwise. Owns its thread, scheduler and runner; the
+// KV manager, clock, outbox and observer are borrowed and outlive it.
 class Engine {
  public:
   Engine(const EngineConfig& config, const Clock& clock, KvCacheManager& kv_cache,
@@ -59,12 +61,14 @@ class Engine {
   void Start();
 
   SubmitResult Submit(EngineRequest request);
-  // Ends sequences [first, first + n) with kAborted (the Abort RPC: a Finished event) or kCancelled (the
-  // client left: no event is wanted). Unknown ones are ignored.
+  // Ends sequences [first, first + n) with kAborted (the Abort RPC: a Finished event) or kCancelled
+  // (the client left: no event is wanted). Unknown ones are ignored.
   void Abort(SeqId first, int32_t n, FinishReason reason);
-  // The output thread found a stop string: the sequence ends, its tokens after num_tokens do not count.
+  // The output thread found a stop string: the sequence ends, its tokens after num_tokens do not
+  // count.
   void StopFound(SeqId id, int32_t num_tokens);
   void ReaderCaughtUp(SeqId first, int32_t n);
+  // Forgets cached blocks that nobody holds; `done` is called on the engine thread.
   void ResetPrefixCache(std::function<void(int32_t blocks)> done);
   // ListRequests of the Admin service; `done` is called on the engine thread.
   void List(std::function<void(std::vector<SequenceInfo>)> done);
@@ -83,8 +87,8 @@ class Engine {
   // Set once a step failed on the device; the process has to end.
   std::optional<Status> fatal_error() const;
 
-  // One turn of the loop on the caller's thread, for tests without Start: drains the inbox and runs one
-  // step if there is work. Returns whether a step ran.
+  // One turn of the loop on the caller's thread, for tests without Start: drains the inbox and runs
+  // one step if there is work. Returns whether a step ran.
   bool RunOnce();
 
  private:
@@ -118,24 +122,31 @@ class Engine {
   // Engine-thread state of one sequence between its submission and its last event.
   struct Track {
     std::shared_ptr<TokenStream> stream;
-    int64_t kv_bytes_read = 0;
-    TimePoint last_token;
-    bool has_token = false;
-    bool queued_told = false;
+    SeqId first{};  // of its request
+    int32_t n = 1;
+    bool counts_as_queued = false;  // the request's first sequence until it starts or ends
+    int64_t prompt_tokens = 0;
+    std::optional<TimePoint> last_token;
   };
 
   void Loop();
+  void WaitForWork();
+  void DrainInbox();
   void Execute(SubmitCommand& command);
   void Execute(AbortCommand& command);
   void Execute(StopCommand& command);
   void Execute(CaughtUpCommand& command);
   void Execute(ResetCacheCommand& command);
   void Execute(ListCommand& command);
-  void DrainInbox();
+  bool IsHopeless(const SequenceParams& params, TimePoint now) const;
   bool RunStep();
+  void CountStep(TimePoint begin, TimePoint end, Duration scheduling);
   void TellQueued(TimePoint now);
   void Deliver(TimePoint now);
-  void Fail(const Status& error);
+  void DeliverEvent(SequenceEvent& event, TimePoint now);
+  void PauseSlowReaders(TimePoint now);
+  void LeaveQueue(Track& track);
+  void EndEverything();
   void Publish();
   void Enqueue(Command command);
 
@@ -148,16 +159,16 @@ class Engine {
   EngineObserver& observer_;
   LoadEstimator estimator_;
 
-  // Inbox: guarded by mutex_.
+  // The inbox and what is published: guarded by mutex_.
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable idle_;
+  std::condition_variable wake_;  // the engine thread: a command came, Resume or Stop
+  std::condition_variable idle_;  // WaitIdle
   std::vector<Command> inbox_;
   EngineStats published_;
   std::optional<double> queue_delay_;
   std::optional<Status> fatal_error_;
-  int32_t queued_requests_ = 0;  // submitted and not yet started or ended
-  int64_t queued_tokens_ = 0;
+  int32_t queued_requests_ = 0;  // submitted and neither started nor ended
+  int64_t queued_tokens_ = 0;    // their prompts
   int64_t next_seq_id_ = 1;
   bool admitting_ = true;
   bool paused_ = false;
@@ -170,6 +181,7 @@ class Engine {
   StepResult result_;
   std::vector<SequenceEvent> events_;
   std::vector<StreamEvent> outgoing_;
+  std::vector<SeqId> newly_added_;  // first sequences of requests not yet through one Schedule
   std::unordered_map<SeqId, Track> tracks_;
   EngineStats stats_;
   std::thread thread_;

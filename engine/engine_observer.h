@@ -1,4 +1,5 @@
-// What the engine tells about its steps, as values. The server's metrics implement it; tests record it.
+// What the engine tells about its steps, as values. The server's metrics implement it; tests record
+// it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct EngineStats {
   int32_t blocks_free = 0;
   int32_t blocks_held = 0;
   int32_t blocks_evictable = 0;
-  int32_t blocks_leaked = 0;  // 0, or there is a bug; known when idle
+  int32_t blocks_leaked = 0;       // 0, or there is a bug
   double tokens_per_second = 0.0;  // generated, over the last seconds
 
   // Counters.
@@ -34,9 +35,10 @@ struct EngineStats {
   int32_t step_sequences = 0;
   int64_t step_kv_bytes_read = 0;
   double step_seconds = 0.0;
-  double step_scheduler_seconds = 0.0;    // Schedule and Update
+  double step_scheduler_seconds = 0.0;  // Schedule and Update
   double step_attention_seconds = 0.0;
-  double longest_decode_stall_seconds = 0.0;  // longest gap between two tokens of one running sequence seen now
+  double longest_decode_stall_seconds =
+      0.0;  // longest gap between two tokens of one running sequence seen now
 };
 
 // Called on the engine thread, once per step and when the engine falls idle. Must not block.

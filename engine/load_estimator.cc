@@ -18,9 +18,9 @@ void LoadEstimator::OnStep(int64_t prefill_tokens, int64_t generated_tokens, Dur
   const double seconds = Seconds(duration);
   if (prefill_tokens <= 0 || seconds <= 0.0) return;
   const double rate = static_cast<double>(prefill_tokens) / seconds;
-  mean_prefill_rate_ = prefill_tokens_seen_ == 0
-                           ? rate
-                           : (1.0 - kNewSampleWeight) * mean_prefill_rate_ + kNewSampleWeight * rate;
+  mean_prefill_rate_ = prefill_tokens_seen_ == 0 ? rate
+                                                 : (1.0 - kNewSampleWeight) * mean_prefill_rate_ +
+                                                       kNewSampleWeight * rate;
   fastest_prefill_rate_ = std::max(fastest_prefill_rate_, rate);
   prefill_tokens_seen_ += prefill_tokens;
 }

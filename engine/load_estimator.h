@@ -1,5 +1,5 @@
-// Turns measured steps into estimates: how fast prompts are computed, how fast tokens come out, how long a
-// queue takes. Says nothing before there are measurements. Engine thread only.
+// Turns measured steps into estimates: how fast prompts are computed, how fast tokens come out, how
+// long a queue takes. Says nothing before there are measurements. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,11 @@ class LoadEstimator {
 
   // Generated tokens per second over the last kWindow; 0 when nothing ran.
   double tokens_per_second(TimePoint now);
-  // Prompt tokens per second of steps that computed prompts (exponential mean); nullopt before the first.
+  // Prompt tokens per second of steps that computed prompts (exponential mean); nullopt before the
+  // first.
   std::optional<double> prefill_tokens_per_second() const;
-  // The fastest prefill seen, a bound for "cannot be in time": nullopt before kMinPrefillTokens were seen.
+  // The fastest prefill seen, a bound for "cannot be in time": nullopt before kMinPrefillTokens
+  // were seen.
   std::optional<double> fastest_prefill_tokens_per_second() const;
 
  private:

@@ -1,8 +1,10 @@
-// The way back of one request. The engine pushes a step's events for all requests into the Outbox in one
-// locked push; the output thread takes them and turns them into messages. A TokenStream is the handle both
-// sides hold: it counts what its reader has not taken yet, so that a slow reader is seen and paused.
+// The way back of one request. The engine pushes a step's events for all requests into the Outbox
+// in one locked push; the output thread takes them and turns them into messages. A TokenStream is
+// the handle both sides hold: it counts what its reader has not taken yet, so that a slow reader is
+// seen and paused.
 //
-// Threads: Outbox and the counters of TokenStream cross threads (engine, output, gRPC); nothing else does.
+// Threads: Outbox and the counters of TokenStream cross threads (engine, output, gRPC); nothing
+// else does.
 #pragma once
 
 #include <atomic>
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/clock.h"
@@ -39,11 +42,19 @@ class TokenStream {
   std::atomic<bool> paused_{false};
 };
 
-// One event of one request, stamped when the engine pushed it.
+// The request has to wait: sent at most once, before anything else.
+struct QueuedNotice {
+  int32_t position = 0;  // sequences before it
+  std::optional<double> estimated_delay_seconds;
+};
+
+// One event of one request, stamped when the engine pushed it. queued is set: only that was meant,
+// and event names the sequence.
 struct StreamEvent {
   std::shared_ptr<TokenStream> stream;
   SequenceEvent event;
   TimePoint time;
+  std::optional<QueuedNotice> queued;
 };
 
 class Outbox {

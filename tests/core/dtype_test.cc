@@ -32,7 +32,8 @@ TEST(DType, Float16RoundsToNearestEven) {
 TEST(DType, BFloat16RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(FloatToBFloat16(1.0f + 0x1p-8f), 0x3f80);
   EXPECT_EQ(FloatToBFloat16(1.0f + 3 * 0x1p-8f), 0x3f82);
-  EXPECT_TRUE(std::isnan(BFloat16ToFloat(FloatToBFloat16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(
+      std::isnan(BFloat16ToFloat(FloatToBFloat16(std::numeric_limits<float>::quiet_NaN()))));
   EXPECT_EQ(BFloat16ToFloat(FloatToBFloat16(std::numeric_limits<float>::infinity())),
             std::numeric_limits<float>::infinity());
 }
