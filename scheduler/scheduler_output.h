@@ -34,7 +34,8 @@ struct ScheduledSequence {
   int32_t num_new_blocks = 0;  // to append to the row: next entries of new_blocks
 };
 
-// Copies the first num_tokens token rows of a block, in every layer, before anything else of the step.
+// Copies the first num_tokens token rows of a block, in every layer, before anything else of the step. No
+// block is both source and destination in one step.
 struct BlockCopy {
   BlockId src{};
   BlockId dst{};

@@ -1,0 +1,135 @@
+// Decides what runs in each step: continuous batching with chunked prefill, priorities with ageing,
+// preemption by recompute. Pure policy: sequences and the time go in, SchedulerOutput and events
+// come out. It calls no model, reads no clock, logs nothing and has no thread.
+//
+//   Add/Abort/Stop/Pause/Resume, then   Schedule -> (the engine runs the step) -> Update
+//
+// Up to max_steps_in_flight steps may be scheduled before the first one's Update (Updates come in
+// order); the device executes steps in order. TakeEvents after any of these calls.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/ids.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler_output.h"
+#include "scheduler/sequence.h"
+#include "scheduler/sequence_group.h"
+#include "scheduler/waiting_queue.h"
+
+namespace longspan {
+
+struct SchedulerConfig {
+  int32_t max_num_seqs = 32;              // slots: sequences that hold blocks at once
+  int32_t max_num_batched_tokens = 1024;  // of one step
+  // Of one sequence in one step; and of all prefills together in a step that has decodes too. So a
+  // decode waits for one chunk at most.
+  int32_t max_prefill_chunk = 512;
+  // While a prefill could run it gets at least so many tokens of each step; decodes share the rest
+  // in turns. At most half the budget counts.
+  int32_t min_prefill_tokens = 64;
+  int32_t max_model_len = 0;  // tokens of one sequence, prompt included
+  // One step of priority is worth so much waiting. It orders admission only.
+  Duration ageing_period = std::chrono::seconds(10);
+  Duration slow_reader_timeout = std::chrono::seconds(30);
+  // Equals preempt each other, for want of blocks, at most so often; then the sequence waits until
+  // all the blocks it may still need can be reserved.
+  int32_t max_preemptions = 3;
+  int32_t max_steps_in_flight = 1;
+};
+
+struct SchedulerStats {
+  // Sequences. Running: holds a slot and is not paused. Waiting: wants a slot.
+  int32_t num_running = 0;
+  int32_t num_waiting = 0;
+  int32_t num_paused = 0;
+  int64_t num_waiting_tokens = 0;  // tokens that waiting sequences have to compute first
+  int64_t num_preemptions = 0;
+  KvCacheStats kv;  // blocks, and prefix cache counters
+};
+
+// The largest prompt + max_tokens of one sequence that the pool can ever hold.
+int64_t MaxFittingTokens(int32_t num_blocks, int32_t block_size);
+
+// max_tokens of a request that left it out: the room after the prompt in the context and the pool.
+int32_t MaxNewTokens(int32_t num_prompt_tokens, int32_t max_model_len, int32_t num_blocks,
+                     int32_t block_size);
+
+// Engine thread only. Owns all sequences; kv_cache is borrowed and outlives it.
+class Scheduler {
+ public:
+  Scheduler(const SchedulerConfig& config, KvCacheManager& kv_cache);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // ids: one new id for each of the n sequences. The request fits (MaxFittingTokens) and is valid.
+  void Add(std::span<const SeqId> ids, SequenceParams params, TimePoint now);
+
+  // Ends a sequence: kFinished with this reason. False, and no effect, when there is none.
+  bool Abort(SeqId id, FinishReason reason);
+  // A stop string was found outside: ends with kStop, and num_tokens_kept generated tokens count.
+  bool Stop(SeqId id, int32_t num_tokens_kept);
+
+  // A slow reader: not scheduled until Resume, ended after slow_reader_timeout. Keeps its slot and
+  // blocks until somebody is short of them; then it gives them up and recomputes, unless
+  // guaranteed.
+  bool Pause(SeqId id, TimePoint now);
+  bool Resume(SeqId id, TimePoint now);
+
+  // Fills output (cleared first) with the next step; output.empty() when nothing can run now. Then
+  // there is no step: no Update follows. Expires deadlines and slow readers either way.
+  void Schedule(TimePoint now, SchedulerOutput& output);
+  // The step's result. Log-probabilities are moved out of it into events.
+  void Update(const SchedulerOutput& output, StepResult& result, TimePoint now);
+
+  // Appends what happened since the last call, in order.
+  void TakeEvents(std::vector<SequenceEvent>& events);
+
+  bool idle() const { return groups_.empty(); }  // no sequence is left
+  // When Schedule has to be called although nothing else happens: a deadline or a slow reader.
+  std::optional<TimePoint> NextWakeup() const;
+  SchedulerStats stats() const;
+  // Sequences ahead of this one in the order of admission; -1 when it does not wait. O(waiting).
+  int32_t QueuePosition(SeqId id) const;
+  std::vector<SequenceInfo> List() const;
+
+  // CHECKs slots, blocks, reservations and queues against each other. O(everything); for tests.
+  void CheckInvariants() const;
+
+ private:
+  // A step between Schedule and Update.
+  struct StepInFlight {
+    StepId step;
+    std::vector<BlockTable> retired;  // blocks that the step may still touch; given back after it
+  };
+  // What one candidate for admission may use, see TryAdmit.
+  enum class Supply : uint8_t { kAll, kVictimsOnly };
+
+  const SchedulerConfig config_;
+  KvCacheManager& kv_cache_;
+
+  std::unordered_map<SeqId, Sequence*> sequences_;
+  std::unordered_map<SeqId, std::unique_ptr<SequenceGroup>> groups_;  // by the first sequence's id
+  std::set<std::pair<TimePoint, SeqId>> deadlines_;                   // of groups
+  WaitingQueue waiting_;
+  std::vector<Sequence*> running_;  // hold a slot, paused ones too
+  std::vector<int32_t> free_slots_;
+  std::vector<int32_t> released_slots_;  // not told yet
+  std::deque<StepInFlight> in_flight_;
+  std::vector<SequenceEvent> events_;
+  int64_t next_step_ = 1;
+  int64_t next_order_ = 1;
+  int64_t num_preemptions_ = 0;
+};
+
+}  // namespace longspan
