@@ -1,6 +1,7 @@
-// Matrix products y = x * W^T of float activations with weights in GGUF's block formats or in 16/32-bit
-// floats. Weights keep their quantised size: they are re-laid out once and decoded in cache, tile by tile.
-// The K order of every output element is fixed, so a row's bits do not depend on the other rows.
+// Matrix products y = x * W^T of float activations with weights in GGUF's block formats or in
+// 16/32-bit floats. Weights keep their quantised size: they are re-laid out once and decoded in
+// cache, tile by tile. The K order of every output element is fixed, so a row's bits do not depend
+// on the other rows.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +18,29 @@ class ThreadPool;
 
 // Block formats as GGUF stores them (same names, same bytes per block).
 enum class WeightFormat : uint8_t {
-  kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
 };
 std::string_view WeightFormatName(WeightFormat format);
 int WeightBlockElements(WeightFormat format);  // 1, 32 or 256 consecutive elements of a row
 int WeightBlockBytes(WeightFormat format);
 
-// Decodes num_elements (a multiple of the block's) from GGUF's layout to float, exactly as the format
-// defines. The oracle of every fast path; also used for norms and biases.
+// Decodes num_elements (a multiple of the block's) from GGUF's layout to float, exactly as the
+// format defines. The oracle of every fast path; also used for norms and biases.
 void DequantizeRow(WeightFormat format, const void* blocks, int64_t num_elements, float* out);
 
-// kBFloat16: activations are rounded to bfloat16; weights stay exact (integer codes are exact in bfloat16,
-// their block scales are applied to float sums; F16 and F32 weights are multiplied in float).
-// kFloat32: float throughout, weights dequantised as the format defines.
+// kBFloat16: activations are rounded to bfloat16; weights stay exact (integer codes are exact in
+// bfloat16, their block scales are applied to float sums; F16 and F32 weights are multiplied in
+// float). kFloat32: float throughout, weights dequantised as the format defines.
 enum class MatmulPrecision : uint8_t { kFloat32, kBFloat16 };
 
 // True where the processor multiplies bfloat16 natively (AVX512_BF16).
@@ -58,7 +69,8 @@ enum class MatmulEpilogue : uint8_t {
 };
 
 // One product. x: [num_rows, cols] float, row stride x_stride; y: [num_rows, rows of w], row stride
-// y_stride (strides in elements). bias: [rows of w] or null. No y may overlap any x of the same call.
+// y_stride (strides in elements). bias: [rows of w] or null. No y may overlap any x of the same
+// call.
 struct MatmulParams {
   const PackedMatrix* w;
   const float* x;
@@ -77,19 +89,20 @@ struct MatmulParams {
 
 // Runs several products over the same number of rows in one parallel region (q, k, v; gate and up).
 // Products that share x, x_stride, norm and precision should be neighbours: x is converted once.
-// num_rows 0 is legal. workspace: at least MatmulWorkspaceBytes, 64-byte aligned, exclusive to the call.
+// num_rows 0 is legal. workspace: at least MatmulWorkspaceBytes, 64-byte aligned, exclusive to the
+// call.
 KernelStatus Matmul(ThreadPool& pool, std::span<const MatmulParams> products, int64_t num_rows,
                     std::span<std::byte> workspace);
 
-// Enough for every call with these products (or products of the same shapes and formats) and at most
-// max_rows rows on a pool of num_threads threads.
+// Enough for every call with these products (or products of the same shapes and formats) and at
+// most max_rows rows on a pool of num_threads threads.
 int64_t MatmulWorkspaceBytes(std::span<const MatmulParams> products, int64_t max_rows,
                              int num_threads);
 
-// The same work inside a region of the caller's: every thread of the pool calls it with its own index and
-// equal arguments, after the region's start or a Barrier (the task counter must be fresh), and y is
-// complete only after the Barrier that must follow. Lets several kernels share one region. Arguments are
-// not checked here: CheckMatmul does it, once.
+// The same work inside a region of the caller's: every thread of the pool calls it with its own
+// index and equal arguments, after the region's start or a Barrier (the task counter must be
+// fresh), and y is complete only after the Barrier that must follow. Lets several kernels share one
+// region. Arguments are not checked here: CheckMatmul does it, once.
 void MatmulInRegion(ThreadPool& pool, int thread, std::span<const MatmulParams> products,
                     int64_t num_rows, std::span<std::byte> workspace);
 KernelStatus CheckMatmul(std::span<const MatmulParams> products, int64_t num_rows,
