@@ -29,6 +29,7 @@ add_library(longspan_options INTERFACE)
 target_include_directories(longspan_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(longspan_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                        $<$<BOOL:${LONGSPAN_WERROR}>:-Werror>)
+target_compile_definitions(longspan_options INTERFACE $<$<BOOL:${LONGSPAN_FAULTS}>:LONGSPAN_FAULTS>)
 if(LONGSPAN_SANITIZE)
   target_compile_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all -g1)

@@ -268,8 +268,11 @@ bool Engine::RunStep() {
   if (!status.ok()) {
     spdlog::critical("step {} failed on the device: {}", ToInt(output_.step),
                      StatusMessage(status));
-    const std::lock_guard lock(mutex_);
-    fatal_error_ = status;
+    {
+      const std::lock_guard lock(mutex_);
+      fatal_error_ = status;
+    }
+    if (config_.on_fatal) config_.on_fatal();
     return true;
   }
   if (config_.step_delay > Duration::zero()) std::this_thread::sleep_for(config_.step_delay);
@@ -304,6 +307,7 @@ void Engine::CountStep(TimePoint begin, TimePoint end, Duration scheduling) {
   stats_.step_seconds = Seconds(end - begin);
   stats_.step_scheduler_seconds = Seconds(scheduling);
   stats_.step_attention_seconds = result_.attention_seconds;
+  stats_.step_attention_splits = result_.attention_splits;
   stats_.longest_decode_stall_seconds = 0.0;
 }
 

@@ -32,7 +32,9 @@ struct EngineConfig {
   int64_t max_queued_tokens = 8 * 1024 * 1024;
   int64_t kv_bytes_per_token = 0;  // all layers; for the bytes a sequence read
   Duration step_delay{};           // test-only: added to every step
-  bool start_paused = false;       // test-only: schedules nothing until Resume
+  std::function<void()>
+      on_fatal;               // called once on the engine thread when a step failed; may be empty
+  bool start_paused = false;  // test-only: schedules nothing until Resume
 };
 
 // One validated request. Its n sequences get consecutive ids from SubmitResult::first.

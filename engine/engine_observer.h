@@ -37,6 +37,7 @@ struct EngineStats {
   double step_seconds = 0.0;
   double step_scheduler_seconds = 0.0;  // Schedule and Update
   double step_attention_seconds = 0.0;
+  int32_t step_attention_splits = 0;  // most work items per sequence and KV head; 0: unknown
   double longest_decode_stall_seconds =
       0.0;  // longest gap between two tokens of one running sequence seen now
 };

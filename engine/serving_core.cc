@@ -7,6 +7,9 @@
 #include "core/checked_math.h"
 #include "core/log.h"
 #include "core/machine.h"
+#include "engine/fault_runner.h"
+#include "kernels/cpu/read_bandwidth.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/matmul.h"
 #include "model/decoder_runner.h"
 #include "model/weight_source.h"
@@ -15,6 +18,9 @@ namespace longspan {
 namespace {
 
 constexpr double kPoolShareOfMemory = 0.4;
+constexpr int64_t kBandwidthProbeBytes = int64_t{128}
+                                         << 20;  // beyond the caches, freed before the pool is made
+constexpr int kBandwidthProbePasses = 4;
 
 StatusOr<DType> KvDType(const std::string& name) {
   if (name == "auto" || name == "float16") return DType::kFloat16;
@@ -45,6 +51,35 @@ Status CheckWeightDType(const ModelConfig& config, const std::string& requested)
       "--dtype: {} was asked for, the weights are {} and stay so on the CPU (use auto)", requested,
       config.weight_format.empty() ? std::string(DTypeName(config.weight_dtype))
                                    : config.weight_format);
+}
+
+constexpr BlockId kWarmUpBlock{0};
+
+// One token through all layers, so that the first request meets warm code and allocated buffers.
+// Block 0 is written and belongs to nobody afterwards.
+Status WarmUp(ModelRunner& runner) {
+  SchedulerOutput step;
+  StepResult result;
+  AdmittedSequence admitted;
+  admitted.id = SeqId{0};
+  admitted.num_prompt_tokens = 1;
+  admitted.sampling.temperature = 0.0f;
+  step.admitted.push_back(admitted);
+  ScheduledSequence scheduled;
+  scheduled.num_scheduled_tokens = 1;
+  scheduled.num_token_ids = 1;
+  scheduled.num_logits = 1;
+  scheduled.samples = true;
+  scheduled.num_new_blocks = 1;
+  step.scheduled.push_back(scheduled);
+  step.token_ids.push_back(TokenId{0});
+  step.new_blocks.push_back(kWarmUpBlock);
+  runner.Launch(step);
+  RETURN_IF_ERROR(runner.Collect(result));
+  step.Clear();
+  step.released_slots.push_back(0);
+  runner.Launch(step);
+  return runner.Collect(result);
 }
 
 }  // namespace
@@ -82,6 +117,11 @@ StatusOr<std::unique_ptr<ServingCore>> ServingCore::Load(const ServingCoreOption
   core->matmul_precision_ = precision == MatmulPrecision::kBFloat16 ? "bfloat16" : "float32";
   core->threads_ = options.threads > 0 ? options.threads : AvailableCores();
 
+  {
+    ThreadPool pool(core->threads_);
+    core->read_bandwidth_ = MeasureReadBandwidth(pool, kBandwidthProbeBytes, kBandwidthProbePasses);
+  }
+
   failure = Failure::kResources;
   KvPoolShape shape = KvPoolShapeOf(core->config_, kv_dtype, options.block_size, 1);
   if (options.num_blocks > 0) {
@@ -118,6 +158,8 @@ StatusOr<std::unique_ptr<ServingCore>> ServingCore::Load(const ServingCoreOption
   decoder.check_weights = options.check_weights;
   ASSIGN_OR_RETURN(std::unique_ptr<DecoderRunner> runner,
                    MakeCpuRunner(*source, decoder, *core->pool_));
+  RETURN_IF_ERROR(WarmUp(*runner));
+  if (options.poison_freed) core->pool_->Poison(kWarmUpBlock);
   core->weights_bytes_ = runner->weights_bytes();
   core->workspace_bytes_ = runner->workspace_bytes();
 

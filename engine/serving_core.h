@@ -34,6 +34,7 @@ struct ServingCoreOptions {
   int32_t max_model_len = 0;  // 0: the model's context length
   int num_splits = 0;
   bool poison_freed = false;
+  std::string fault;    // test-only, see fault_runner.h; refused where not compiled in
   EngineConfig engine;  // its max_model_len and kv_bytes_per_token are filled in
 };
 
@@ -58,6 +59,9 @@ class ServingCore {
   DType kv_dtype() const { return pool_->shape().dtype; }
   int64_t kv_bytes_per_token() const { return pool_->shape().BytesPerToken(); }
   int64_t kv_pool_bytes() const { return pool_->size_bytes(); }
+  double read_bandwidth_bytes_per_second() const {
+    return read_bandwidth_;
+  }  // measured while loading
   int64_t weights_bytes() const { return weights_bytes_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
   int threads() const { return threads_; }
@@ -71,6 +75,7 @@ class ServingCore {
   int32_t max_model_len_ = 0;
   int64_t weights_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
+  double read_bandwidth_ = 0.0;
   int threads_ = 1;
   std::string matmul_precision_;
   std::unique_ptr<KvPool> pool_;

@@ -87,6 +87,7 @@ struct StepResult {
   std::vector<SeqId> nonfinite;     // logits were not finite: the sequence ends with INTERNAL, alone
   int64_t kv_bytes_read = 0;        // by attention, for metrics
   double attention_seconds = 0.0;
+  int32_t attention_splits = 0;  // most work items per sequence and KV head in decode attention; 0: unknown
 
   void Clear();
 };
@@ -100,6 +101,7 @@ inline void StepResult::Clear() {
   nonfinite.clear();
   kv_bytes_read = 0;
   attention_seconds = 0.0;
+  attention_splits = 0;
 }
 
 }  // namespace longspan
