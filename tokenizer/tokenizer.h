@@ -46,6 +46,12 @@ class Tokenizer {
   // nothing for an id without a token, nothing for a special token when those are skipped.
   void AppendBytes(TokenId id, bool skip_special_tokens, std::string& out) const;
 
+  // The same for the first id of a document that is shown (false: this one is not), and the number
+  // of leading spaces that a document loses then: how the incremental detokenizer comes to the same
+  // text as Decode.
+  bool AppendFirstBytes(TokenId id, bool skip_special_tokens, std::string& out) const;
+  int num_leading_spaces_to_strip() const;
+
   int32_t vocab_size() const;  // one past the largest id
   bool is_special(TokenId id) const;
   std::optional<TokenId> bos() const;
@@ -53,6 +59,8 @@ class Tokenizer {
   std::string_view kind() const;  // "byte_level_bpe" or "sentencepiece_bpe"
 
  private:
+  bool IsShown(TokenId id, bool skip_special_tokens) const;
+
   std::unique_ptr<const TokenizerParts> parts_;
 };
 

@@ -1,0 +1,167 @@
+#include "tokenizer/bpe_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "tokenizer/utf8.h"
+
+namespace longspan {
+namespace {
+
+constexpr uint32_t kStepsPerCancelCheck = 4096;
+
+uint64_t PairKey(int32_t left, int32_t right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+uint64_t Mix(uint64_t key) {
+  key *= 0x9E3779B97F4A7C15u;
+  return key ^ (key >> 32);
+}
+
+void Push(int32_t id, std::vector<BpeModel::Symbol>& symbols) {
+  const int32_t position = static_cast<int32_t>(symbols.size());
+  if (position > 0) symbols.back().next = position;
+  symbols.push_back({id, position - 1, -1});
+}
+
+// Heap order: std's heaps put the largest on top, so "less" means "worse".
+bool IsWorse(const BpeModel::Candidate& a, const BpeModel::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+}
+
+}  // namespace
+
+BpeModel::BpeModel(BpeModelConfig config) : config_(std::move(config)) {
+  slots_.resize(std::bit_ceil(config_.merges.size() * 2 + 1));
+  const uint64_t mask = slots_.size() - 1;
+  for (size_t rank = 0; rank < config_.merges.size(); ++rank) {
+    const MergeRule& rule = config_.merges[rank];
+    const uint64_t pair = PairKey(ToInt(rule.left), ToInt(rule.right));
+    uint64_t at = Mix(pair) & mask;
+    while (slots_[at].pair != kNoPair && slots_[at].pair != pair) at = (at + 1) & mask;
+    slots_[at] = {pair, static_cast<uint32_t>(rank), ToInt(rule.merged)};
+  }
+  config_.merges = {};
+}
+
+const BpeModel::Slot* BpeModel::FindMerge(int32_t left, int32_t right) const {
+  const uint64_t pair = PairKey(left, right);
+  const uint64_t mask = slots_.size() - 1;
+  for (uint64_t at = Mix(pair) & mask; slots_[at].pair != kNoPair; at = (at + 1) & mask) {
+    if (slots_[at].pair == pair) return &slots_[at];
+  }
+  return nullptr;
+}
+
+Status BpeModel::Encode(std::string_view piece, const CancelFlag& cancelled, Scratch& scratch,
+                        std::vector<TokenId>& ids) const {
+  if (piece.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    return InvalidArgument("text: {} bytes (limit {})", piece.size(),
+                           std::numeric_limits<int32_t>::max());
+  }
+  if (!config_.whole_piece_ids.empty()) {
+    const auto whole = config_.whole_piece_ids.find(std::string(piece));
+    if (whole != config_.whole_piece_ids.end()) {
+      ids.push_back(whole->second);
+      return absl::OkStatus();
+    }
+  }
+  scratch.symbols.clear();
+  Start(piece, scratch.symbols);
+  RETURN_IF_ERROR(MergeAll(cancelled, scratch));
+  for (const Symbol& symbol : scratch.symbols) {
+    if (symbol.id >= 0) ids.push_back(TokenId{symbol.id});
+  }
+  return absl::OkStatus();
+}
+
+void BpeModel::Start(std::string_view piece, std::vector<Symbol>& symbols) const {
+  if (config_.unit == BpeUnit::kCharacter) {
+    StartWithCharacters(piece, symbols);
+    return;
+  }
+  bool follows_unknown = false;
+  for (char byte : piece) {
+    const TokenId id = config_.byte_ids[static_cast<uint8_t>(byte)];
+    if (id != kInvalidToken) {
+      Push(ToInt(id), symbols);
+    } else if (config_.unknown && !(config_.fuse_unknown && follows_unknown)) {
+      Push(ToInt(*config_.unknown), symbols);
+    }
+    follows_unknown = id == kInvalidToken;
+  }
+}
+
+void BpeModel::StartWithCharacters(std::string_view piece, std::vector<Symbol>& symbols) const {
+  bool follows_unknown = false;
+  while (!piece.empty()) {
+    const Utf8Character character = DecodeUtf8(piece);
+    const std::string_view bytes = piece.substr(0, character.num_bytes);
+    piece.remove_prefix(character.num_bytes);
+    if (character.state == Utf8State::kValid) {
+      const auto known = config_.character_ids.find(character.code);
+      if (known != config_.character_ids.end()) {
+        Push(ToInt(known->second), symbols);
+        follows_unknown = false;
+        continue;
+      }
+    }
+    if (config_.has_byte_fallback) {
+      for (char byte : bytes) Push(ToInt(config_.byte_ids[static_cast<uint8_t>(byte)]), symbols);
+      continue;
+    }
+    if (config_.unknown && !(config_.fuse_unknown && follows_unknown)) {
+      Push(ToInt(*config_.unknown), symbols);
+    }
+    follows_unknown = true;
+  }
+}
+
+Status BpeModel::MergeAll(const CancelFlag& cancelled, Scratch& scratch) const {
+  std::vector<Symbol>& symbols = scratch.symbols;
+  std::vector<Candidate>& queue = scratch.queue;
+  queue.clear();
+  const auto candidate_at = [&](int32_t left) -> std::optional<Candidate> {
+    const Slot* slot = FindMerge(symbols[left].id, symbols[symbols[left].next].id);
+    if (slot == nullptr) return std::nullopt;
+    return Candidate{slot->rank, left, slot->merged};
+  };
+  const auto push = [&](int32_t left) {
+    if (const std::optional<Candidate> candidate = candidate_at(left)) {
+      queue.push_back(*candidate);
+      std::push_heap(queue.begin(), queue.end(), IsWorse);
+    }
+  };
+  for (size_t left = 0; left + 1 < symbols.size(); ++left) {
+    const std::optional<Candidate> candidate = candidate_at(static_cast<int32_t>(left));
+    if (candidate) queue.push_back(*candidate);
+  }
+  std::make_heap(queue.begin(), queue.end(), IsWorse);
+
+  for (uint32_t num_steps = 0; !queue.empty(); ++num_steps) {
+    if (num_steps % kStepsPerCancelCheck == 0) RETURN_IF_ERROR(cancelled.Check());
+    std::pop_heap(queue.begin(), queue.end(), IsWorse);
+    const Candidate best = queue.back();
+    queue.pop_back();
+    Symbol& left = symbols[best.position];
+    if (left.id < 0 || left.next < 0) continue;
+    // A candidate is stale when its neighbours have changed. What counts is what the pair merges
+    // to, not its rank: a pair that changed but still merges to the same id keeps the old, better
+    // rank.
+    const std::optional<Candidate> current = candidate_at(best.position);
+    if (!current || current->merged != best.merged) continue;
+
+    Symbol& right = symbols[left.next];
+    left.id = best.merged;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next >= 0) symbols[left.next].previous = best.position;
+    if (left.previous >= 0) push(left.previous);
+    if (left.next >= 0) push(best.position);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace longspan

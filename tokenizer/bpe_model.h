@@ -1,0 +1,84 @@
+// Byte-pair encoding of one piece: start from bytes or characters, then merge neighbours, the best
+// rank first, until no rule applies. Splitting the text into pieces is pre_tokenizer.h's work.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/status.h"
+#include "tokenizer/cancel_flag.h"
+
+namespace longspan {
+
+// Two neighbouring ids that become one. The position in the list of rules is the rank.
+struct MergeRule {
+  TokenId left;
+  TokenId right;
+  TokenId merged;
+};
+
+enum class BpeUnit { kByte, kCharacter };
+
+struct BpeModelConfig {
+  BpeUnit unit = BpeUnit::kByte;
+  std::array<TokenId, 256> byte_ids;  // kByte: the start; kCharacter: byte fallback
+  bool has_byte_fallback = false;     // kCharacter only: byte_ids are set, all of them
+  std::unordered_map<char32_t, TokenId> character_ids;  // kCharacter only
+  std::unordered_map<std::string, TokenId>
+      whole_piece_ids;             // pieces that are taken without merging
+  std::optional<TokenId> unknown;  // for a unit without an id; unset: the unit is dropped
+  bool fuse_unknown = false;       // a run of unknown units is one token
+  std::vector<MergeRule> merges;
+
+  BpeModelConfig() { byte_ids.fill(kInvalidToken); }
+};
+
+// Immutable, shared by threads; the scratch belongs to one call.
+class BpeModel {
+ public:
+  struct Symbol {
+    int32_t id;  // -1: swallowed by the symbol before
+    int32_t previous;
+    int32_t next;  // -1 at the end
+  };
+  struct Candidate {
+    uint32_t rank;
+    int32_t position;  // of the left symbol
+    int32_t merged;
+  };
+  struct Scratch {
+    std::vector<Symbol> symbols;
+    std::vector<Candidate> queue;  // heap, the lowest rank on top, then the leftmost
+  };
+
+  BpeModel() = default;
+  explicit BpeModel(BpeModelConfig config);
+
+  // Appends the ids of one piece of at most 2^31 - 1 bytes. O(n log n).
+  Status Encode(std::string_view piece, const CancelFlag& cancelled, Scratch& scratch,
+                std::vector<TokenId>& ids) const;
+
+ private:
+  struct Slot {
+    uint64_t pair = kNoPair;
+    uint32_t rank = 0;
+    int32_t merged = -1;
+  };
+  static constexpr uint64_t kNoPair = ~uint64_t{0};
+
+  const Slot* FindMerge(int32_t left, int32_t right) const;
+  void Start(std::string_view piece, std::vector<Symbol>& symbols) const;
+  void StartWithCharacters(std::string_view piece, std::vector<Symbol>& symbols) const;
+  Status MergeAll(const CancelFlag& cancelled, Scratch& scratch) const;
+
+  BpeModelConfig config_;    // without the merges
+  std::vector<Slot> slots_;  // open addressing; the size is a power of two
+};
+
+}  // namespace longspan

@@ -1,0 +1,53 @@
+// JSON from a file that is not trusted: bounded depth, no duplicate keys, and typed access whose
+// errors name the place ("tokenizer.json: model.merges[3]: ...").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/status.h"
+
+namespace longspan {
+
+// Refuses text that is not JSON, nests deeper than max_depth or repeats a key in an object. `name`
+// is what errors call the document.
+StatusOr<nlohmann::json> ParseJsonDocument(std::string_view text, std::string_view name,
+                                           int max_depth);
+
+// A value and where it is. Borrows the document.
+class JsonNode {
+ public:
+  JsonNode(const nlohmann::json& value, std::string place)
+      : value_(&value), place_(std::move(place)) {}
+
+  const nlohmann::json& json() const { return *value_; }
+
+  // "<place>: <problem>", INVALID_ARGUMENT.
+  Status Error(std::string_view problem) const;
+
+  Status CheckIsObject() const;
+  // An object with no other keys than these.
+  Status CheckKeys(std::initializer_list<std::string_view> allowed) const;
+
+  bool Has(std::string_view key) const;  // present and not null
+  StatusOr<JsonNode> Get(std::string_view key) const;
+
+  StatusOr<std::string> AsString() const;
+  StatusOr<bool> AsBool() const;
+  StatusOr<int64_t> AsInteger() const;
+  Status ForEachItem(const std::function<Status(const JsonNode& item)>& visit) const;
+
+  StatusOr<std::string> GetString(std::string_view key) const;
+  StatusOr<bool> GetBool(std::string_view key, bool when_absent) const;
+
+ private:
+  const nlohmann::json* value_;
+  std::string place_;
+};
+
+}  // namespace longspan
