@@ -1,0 +1,345 @@
+#include "server/application.h"
+
+#include <signal.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "core/log.h"
+#include "core/machine.h"
+#include "kernels/matmul.h"
+#include "server/bind_address.h"
+#include "server/signals.h"
+#include "server/version.h"
+#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace longspan {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration kDrainPoll =
+    milliseconds(20);  // while draining only: a second signal, the last writes
+constexpr Duration kLastWrites =
+    milliseconds(2000);  // for answers that are decided but not yet read
+
+Duration FromSeconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+ExitCode Fail(ExitCode code, const Status& status) {
+  std::fprintf(stderr, "longspan-server: %s\n", StatusMessage(status).c_str());
+  return code;
+}
+
+std::string MachineArchitecture() {
+  utsname name{};
+  return uname(&name) == 0 ? name.machine : "unknown";
+}
+
+ServingCoreOptions CoreOptions(const ServerOptions& options) {
+  ServingCoreOptions core;
+  core.model_path = options.model;
+  core.dummy_weights = options.load_format == "dummy";
+  core.check_weights = options.check_weights;
+  core.threads = static_cast<int>(options.threads);
+  core.weight_dtype = options.dtype;
+  core.kv_cache_dtype = options.kv_cache_dtype;
+  core.matmul_precision = options.matmul_precision;
+  core.kv_cache_memory_bytes = options.kv_cache_memory_bytes;
+  core.num_blocks = static_cast<int32_t>(options.kv_blocks);
+  core.block_size = static_cast<int32_t>(options.block_size);
+  core.enable_prefix_caching = options.enable_prefix_caching;
+  core.max_model_len = static_cast<int32_t>(options.max_model_len);
+  core.num_splits = static_cast<int>(options.num_splits);
+  core.poison_freed = options.poison_freed;
+  core.fault = options.fault;
+  core.engine.scheduler.max_num_seqs = static_cast<int32_t>(options.max_num_seqs);
+  core.engine.scheduler.max_num_batched_tokens =
+      static_cast<int32_t>(options.max_num_batched_tokens);
+  core.engine.scheduler.slow_reader_timeout = FromSeconds(options.slow_reader_timeout);
+  core.engine.max_queued_requests = static_cast<int32_t>(options.max_queued_requests);
+  core.engine.max_queued_tokens = options.max_queued_tokens;
+  core.engine.step_delay = FromSeconds(options.step_delay_ms / 1000.0);
+  core.engine.start_paused = options.start_paused;
+  return core;
+}
+
+std::optional<int64_t> IdOrNone(int64_t id) {
+  return id >= 0 ? std::optional<int64_t>(id) : std::nullopt;
+}
+
+GgufVocabulary ToGgufVocabulary(const VocabularyData& data) {
+  GgufVocabulary vocabulary;
+  vocabulary.model = data.model;
+  vocabulary.pre = data.pre_tokenizer;
+  vocabulary.tokens = data.tokens;
+  vocabulary.token_types = data.token_types;
+  vocabulary.merges = data.merges;
+  vocabulary.bos_id = IdOrNone(data.bos_id);
+  vocabulary.eos_id = IdOrNone(data.eos_id);
+  vocabulary.unk_id = IdOrNone(data.unknown_id);
+  vocabulary.add_bos = data.add_bos;
+  vocabulary.add_eos = data.add_eos;
+  return vocabulary;
+}
+
+TokenizerJsonOptions ToTokenizerJsonOptions(const ModelConfig& config) {
+  TokenizerJsonOptions options;
+  options.bos_id = IdOrNone(ToInt(config.bos_token_id));
+  if (!config.eos_token_ids.empty()) options.eos_id = ToInt(config.eos_token_ids.front());
+  return options;
+}
+
+}  // namespace
+
+Application::Application(ServerOptions options) : options_(std::move(options)) {}
+
+Application::~Application() {
+  if (server_) server_->Shutdown(Duration::zero());
+  core_.reset();
+}
+
+ExitCode Application::Run() {
+  spdlog::level::level_enum level = spdlog::level::info;
+  ParseLogLevel(options_.log_level, level);
+  SetUpLogging(options_.log_format == "json" ? LogFormat::kJson : LogFormat::kText, level);
+  if (const ExitCode code = Bind(); code != ExitCode::kOk) return code;
+  const SignalThread signals([this](int number) { OnSignal(number); });
+  if (const ExitCode code = Load(); code != ExitCode::kOk) return code;
+  return options_.check ? ExitCode::kOk : Serve();
+}
+
+ExitCode Application::Bind() {
+  if (options_.admin_listen.empty()) options_.admin_listen = DefaultAdminAddress();
+  const bool with_metrics = options_.metrics_listen != "off";
+  for (const auto& [flag, address] :
+       {std::pair{"--listen", options_.listen}, std::pair{"--admin-listen", options_.admin_listen},
+        std::pair{"--metrics-listen", options_.metrics_listen}}) {
+    if (address == "off") continue;
+    Status status = CheckAddressSyntax(flag, address);
+    if (status.ok()) status = CheckBindPolicy(flag, address, options_.insecure_bind);
+    if (!status.ok()) return Fail(ExitCode::kOptions, status);
+  }
+  metrics_ =
+      std::make_unique<Metrics>(Metrics::BuildInfo{kVersion, kCommit, "cpu", MachineArchitecture()},
+                                options_.vllm_metrics == "on");
+  if (options_.check) return ExitCode::kOk;
+  if (with_metrics) {
+    auto endpoint = MetricsEndpoint::Start(options_.metrics_listen, *metrics_);
+    if (!endpoint.ok()) return Fail(ExitCode::kResources, endpoint.status());
+    endpoint_ = *std::move(endpoint);
+  }
+  GrpcServerOptions grpc;
+  grpc.listen = options_.listen;
+  grpc.admin_listen = options_.admin_listen == "off" ? "" : options_.admin_listen;
+  grpc.reflection = options_.reflection == "on" ||
+                    (options_.reflection == "auto" && IsLocalAddress(options_.listen));
+  grpc.max_message_bytes = options_.max_message_bytes;
+  grpc.keepalive_time = FromSeconds(options_.keepalive_time);
+  grpc.keepalive_timeout = FromSeconds(options_.keepalive_timeout);
+  grpc.max_pending_tokens = options_.max_pending_tokens;
+  ServerInfo info;
+  info.version = kVersion;
+  info.commit = kCommit;
+  info.devices.push_back(
+      {"cpu", MachineArchitecture(), MemoryLimitBytes(), [] { return ResidentMemoryBytes(); }});
+  info.flags = OptionValues(options_);
+  info.start_time = clock_.Now();
+  auto server = GrpcServer::Start(grpc, std::move(info), clock_, *metrics_, *this);
+  if (!server.ok()) {
+    const bool bad_option = server.status().code() == absl::StatusCode::kInvalidArgument;
+    return Fail(bad_option ? ExitCode::kOptions : ExitCode::kResources, server.status());
+  }
+  server_ = *std::move(server);
+  spdlog::info("listening on {} (admin {}, metrics {}); loading {}", server_->address(),
+               server_->admin_address().empty() ? "off" : server_->admin_address(),
+               endpoint_ ? endpoint_->address() : "off", Escaped(options_.model, 1024));
+  return ExitCode::kOk;
+}
+
+ExitCode Application::Load() {
+  ServingCoreOptions core_options = CoreOptions(options_);
+  core_options.engine.on_fatal = [this] {
+    const std::lock_guard lock(mutex_);
+    device_lost_ = true;
+    changed_.notify_all();
+  };
+  Outbox unused;  // --check serves nothing
+  ServingCore::Failure failure{};
+  auto core = ServingCore::Load(core_options, clock_, server_ ? server_->outbox() : unused,
+                                *metrics_, failure);
+  if (!core.ok()) {
+    const ExitCode code = failure == ServingCore::Failure::kOptions     ? ExitCode::kOptions
+                          : failure == ServingCore::Failure::kResources ? ExitCode::kResources
+                                                                        : ExitCode::kFiles;
+    return Fail(code, core.status());
+  }
+  core_ = *std::move(core);
+  if (const Status status = MakeTokenizer(); !status.ok()) return Fail(ExitCode::kFiles, status);
+  if (options_.check) {
+    core_.reset();
+    return ExitCode::kOk;
+  }
+  const ModelConfig& config = core_->config();
+  const std::string name =
+      options_.served_model_name.empty() ? config.name : options_.served_model_name;
+  metrics_->SetModel({.model_name = name,
+                      .block_size = core_->block_size(),
+                      .num_blocks = core_->num_blocks(),
+                      .kv_bytes_per_token = core_->kv_bytes_per_token(),
+                      .kv_cache_bytes = core_->kv_pool_bytes(),
+                      .weights_bytes = core_->weights_bytes(),
+                      .workspace_bytes = core_->workspace_bytes(),
+                      .read_ceiling_bytes_per_second = core_->read_bandwidth_bytes_per_second(),
+                      .config = {{"model_name", name},
+                                 {"max_model_len", std::to_string(core_->max_model_len())},
+                                 {"kv_cache_dtype", std::string(DTypeName(core_->kv_dtype()))},
+                                 {"matmul_precision", core_->matmul_precision()},
+                                 {"threads", std::to_string(core_->threads())}}});
+  model_ = ServedModel{.name = name,
+                       .config = config,
+                       .max_model_len = core_->max_model_len(),
+                       .block_size = core_->block_size(),
+                       .num_blocks = core_->num_blocks(),
+                       .kv_dtype = core_->kv_dtype(),
+                       .kv_bytes_per_token = core_->kv_bytes_per_token(),
+                       .tokenizer = tokenizer_.get()};
+  return ExitCode::kOk;
+}
+
+Status Application::MakeTokenizer() {
+  const VocabularyData& data = core_->vocabulary();
+  if (data.empty()) {
+    spdlog::warn("the model has no tokenizer: requests must bring token ids");
+    return Status();
+  }
+  auto tokenizer =
+      data.tokenizer_json.empty()
+          ? MakeGgufTokenizer(ToGgufVocabulary(data))
+          : LoadTokenizerJson(data.tokenizer_json, ToTokenizerJsonOptions(core_->config()));
+  if (!tokenizer.ok()) {
+    return InvalidArgument("{}: tokenizer: {}", Escaped(options_.model, 1024),
+                           StatusMessage(tokenizer.status()));
+  }
+  tokenizer_ = *std::move(tokenizer);
+  if (tokenizer_->vocab_size() > core_->config().vocab_size) {
+    return InvalidArgument("{}: the tokenizer has {} tokens, the model {}",
+                           Escaped(options_.model, 1024), tokenizer_->vocab_size(),
+                           core_->config().vocab_size);
+  }
+  return Status();
+}
+
+ExitCode Application::Serve() {
+  core_->engine().Start();
+  server_->SetServing(*model_, core_->engine());
+  {
+    const std::lock_guard lock(mutex_);
+    loading_ = false;
+  }
+  if (!options_.ready_file.empty()) {
+    if (const Status status = WriteReadyFile(); !status.ok()) return Fail(ExitCode::kFiles, status);
+  }
+  spdlog::info("SERVING {} on {}: {} threads, {} matmul, KV cache {} blocks of {} tokens ({} MiB)",
+               Escaped(model_->name), server_->address(), core_->threads(),
+               core_->matmul_precision(), core_->num_blocks(), core_->block_size(),
+               core_->kv_pool_bytes() >> 20);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return drain_timeout_.has_value() || device_lost_; });
+  if (device_lost_) {
+    lock.unlock();
+    return EndAfterDeviceLoss();
+  }
+  const Duration timeout = *drain_timeout_;
+  lock.unlock();
+  return Drain(timeout);
+}
+
+ExitCode Application::Drain(Duration timeout) {
+  const TimePoint deadline = clock_.Now() + timeout;
+  server_->StartDraining();
+  core_->engine().StopAdmitting();
+  spdlog::info("draining: {} open requests, up to {:.1f} s", server_->num_open_requests(),
+               Seconds(timeout));
+  const auto wait_for_writes = [&](TimePoint until) {
+    while (server_->num_open_requests() > 0 && clock_.Now() < until && !StopNow()) {
+      std::this_thread::sleep_for(kDrainPoll);
+    }
+  };
+  while (clock_.Now() < deadline && !StopNow()) {
+    if (core_->engine().WaitIdle(std::min(deadline, clock_.Now() + kDrainPoll))) break;
+  }
+  wait_for_writes(deadline);
+  const int32_t cut = server_->num_open_requests();
+  core_->engine().Stop();
+  if (cut > 0) wait_for_writes(clock_.Now() + kLastWrites);
+  server_->Shutdown(kLastWrites);
+  spdlog::info("stopped; {} requests were cut off", cut);
+  return ExitCode::kOk;
+}
+
+ExitCode Application::EndAfterDeviceLoss() {
+  server_->SetFailed();
+  core_->engine().Stop();
+  server_->Shutdown(kLastWrites);
+  return Fail(ExitCode::kFailed, core_->engine().fatal_error().value_or(Status()));
+}
+
+void Application::RequestDrain(std::optional<Duration> timeout) {
+  const std::lock_guard lock(mutex_);
+  if (!drain_timeout_.has_value())
+    drain_timeout_ = timeout.value_or(FromSeconds(options_.drain_timeout));
+  changed_.notify_all();
+}
+
+void Application::OnSignal(int number) {
+  if (number == SIGHUP) return;  // nothing to reload
+  std::unique_lock lock(mutex_);
+  if (number == SIGUSR1) {
+    const bool serving = !loading_;
+    lock.unlock();
+    if (serving && options_.start_paused) core_->engine().Resume();
+    return;
+  }
+  ++num_stop_signals_;
+  const bool loading = loading_;
+  lock.unlock();
+  if (loading) {
+    // Loading cannot be interrupted; nothing of it outlives the process.
+    spdlog::info("stopped while loading");
+    if (server_) server_->Shutdown(Duration::zero());
+    _exit(static_cast<int>(ExitCode::kOk));
+  }
+  RequestDrain(std::nullopt);
+}
+
+bool Application::StopNow() {
+  const std::lock_guard lock(mutex_);
+  return num_stop_signals_ > 1 || device_lost_;
+}
+
+Status Application::WriteReadyFile() const {
+  const std::string part = options_.ready_file + ".part";
+  {
+    std::ofstream file(part, std::ios::trunc);
+    file << "listen " << server_->address() << "\nadmin " << server_->admin_address()
+         << "\nmetrics " << (endpoint_ ? endpoint_->address() : "off") << "\npid " << getpid()
+         << "\n";
+    file.flush();
+    if (!file) return InvalidArgument("--ready-file: cannot write {}", part);
+  }
+  std::error_code error;
+  std::filesystem::rename(part, options_.ready_file, error);
+  if (error)
+    return InvalidArgument("--ready-file: cannot write {}: {}", options_.ready_file,
+                           error.message());
+  return Status();
+}
+
+}  // namespace longspan
