@@ -58,7 +58,7 @@ CpuAttentionBackend::CpuAttentionBackend(const AttentionParams& shape,
       params_(shape),
       workspace_(CpuAttentionWorkspaceBytes(shape, limits.max_num_seqs,
                                             limits.max_num_batched_tokens, limits.max_model_len,
-                                            threads.num_threads())) {}
+                                            threads.num_threads(), options_)) {}
 
 void CpuAttentionBackend::Plan(const AttentionBatch& batch) {
   batch_ = batch;
