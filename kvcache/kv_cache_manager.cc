@@ -234,4 +234,19 @@ void KvCacheManager::CheckInvariants() const {
   }
 }
 
+void KvCacheManager::CheckHolders(std::span<const BlockTable* const> tables,
+                                  int32_t num_reserved) const {
+  std::vector<int32_t> holders(static_cast<size_t>(config_.num_blocks));
+  for (const BlockTable* table : tables) {
+    for (const BlockId block : table->blocks_) ++holders[static_cast<size_t>(ToInt(block))];
+  }
+  for (int32_t i = 0; i < config_.num_blocks; ++i) {
+    CHECK(holders[static_cast<size_t>(i)] == allocator_.num_holders(BlockId{i}),
+          "block {}: {} holders, counted {}", i, holders[static_cast<size_t>(i)],
+          allocator_.num_holders(BlockId{i}));
+  }
+  CHECK(num_reserved == allocator_.num_reserved(), "{} reserved, counted {}", num_reserved,
+        allocator_.num_reserved());
+}
+
 }  // namespace longspan

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -117,7 +118,10 @@ class KvCacheManager {
   void set_freed_listener(BlockAllocator::FreedListener listener);
 
   KvCacheStats stats() const;
+  // CHECKs the conservation law free + held + evictable = total, and the lists. O(num_blocks).
   void CheckInvariants() const;
+  // CHECKs that these tables and reservations are all there are.
+  void CheckHolders(std::span<const BlockTable* const> tables, int32_t num_reserved) const;
 
  private:
   // Whether count blocks may be taken; charges the reservation for what it covers.

@@ -89,7 +89,7 @@ class Scheduler {
   // Fills output (cleared first) with the next step; output.empty() when nothing can run now. Then
   // there is no step: no Update follows. Expires deadlines and slow readers either way.
   void Schedule(TimePoint now, SchedulerOutput& output);
-  // The step's result. Log-probabilities are moved out of it into events.
+  // The step's result. Log-probabilities are moved out of it into events. Expires deadlines too.
   void Update(const SchedulerOutput& output, StepResult& result, TimePoint now);
 
   // Appends what happened since the last call, in order.
@@ -110,24 +110,78 @@ class Scheduler {
   // A step between Schedule and Update.
   struct StepInFlight {
     StepId step;
+    std::vector<bool> logprobs;       // per scheduled sequence: whether its samples have them
     std::vector<BlockTable> retired;  // blocks that the step may still touch; given back after it
   };
-  // What one candidate for admission may use, see TryAdmit.
-  enum class Supply : uint8_t { kAll, kVictimsOnly };
+  // What a candidate for admission may use.
+  struct Room {
+    TimePoint now;
+    bool victims_only = false;       // nothing but what it preempts: somebody ahead is waiting
+    std::vector<Sequence*> victims;  // in the order in which they give way
+    const SequenceGroup* group = nullptr;
+  };
+
+  Sequence* Find(SeqId id) const;
+
+  // scheduler.cc: the step.
+  void Expire(TimePoint now);
+  void PlanPrefills(int32_t budget);
+  void PlanDecodes(int32_t budget, TimePoint now);
+  void GrowOrPreempt(Sequence& sequence, TimePoint now);
+  void Emit(Sequence& sequence, SchedulerOutput& output, StepInFlight& step);
+  void EmitAdmission(Sequence& sequence, SchedulerOutput& output);
+
+  // scheduler_admission.cc: who gets a slot and blocks.
+  void Admit(TimePoint now, int32_t prefill_budget);
+  bool TryAdmit(Sequence& sequence, bool victims_only, TimePoint now);
+  // Each fills the table and sets num_computed; false, and nothing changed, when room is short.
+  bool AdmitFork(Sequence& sequence, const BlockTable& source, Room& room);
+  bool AdmitReserved(Sequence& sequence, Room& room);
+  bool ReserveShare(Sequence& sequence, Room& room);
+  bool AdmitFresh(Sequence& sequence, Room& room);
+  PrefixMatch FindPrefix(const Sequence& sequence) const;
+  void TakeSlot(Sequence& sequence, TimePoint now);
+  // Preempts until a slot and so many blocks are there; false, and nobody preempted, when that
+  // cannot be.
+  bool MakeRoom(Room& room, int32_t num_blocks, int32_t headroom);
+  bool MustWaitForSibling(const Sequence& sequence) const;
+  const BlockTable* ForkSource(const Sequence& sequence) const;
+  int32_t RankPriority(const Sequence& sequence, TimePoint now) const;
+  int64_t PrefillDemand(int32_t rank_priority) const;
+  int32_t Headroom(const Sequence& sequence) const;
+  int32_t RemainingBlocks(const Sequence& sequence) const;
+  int32_t BlocksToReserve(const SequenceGroup& group) const;
+  bool DropHeldPrompts(const SequenceGroup* except);
+  void Preempt(Sequence& sequence, TimePoint now);
+  void ReleaseSlot(Sequence& sequence);
+
+  // scheduler_update.cc: results and endings.
+  // False: the sequence ended.
+  bool CollectSequence(Sequence& sequence, const ScheduledSequence& entry, bool finite);
+  void CollectPromptLogprobs(Sequence& sequence, const ScheduledSequence& entry,
+                             std::span<Logprobs> entries);
+  void CollectSample(Sequence& sequence, TokenId token, Logprobs* logprobs);
+  void Finish(Sequence& sequence, FinishReason reason, TokenId stop_token = kInvalidToken);
+  void GiveBackBlocks(Sequence& sequence, FinishReason reason);
+  bool InFlight(const Sequence& sequence) const;
 
   const SchedulerConfig config_;
   KvCacheManager& kv_cache_;
 
-  std::unordered_map<SeqId, Sequence*> sequences_;
-  std::unordered_map<SeqId, std::unique_ptr<SequenceGroup>> groups_;  // by the first sequence's id
+  std::unordered_map<SeqId, Sequence*> sequences_;                    // not finished
+  std::unordered_map<SeqId, std::unique_ptr<SequenceGroup>> groups_;  // by their first sequence
   std::set<std::pair<TimePoint, SeqId>> deadlines_;                   // of groups
+  std::set<std::pair<TimePoint, SeqId>> slow_readers_;  // paused sequences, by the time they end
   WaitingQueue waiting_;
-  std::vector<Sequence*> running_;  // hold a slot, paused ones too
+  std::vector<Sequence*> running_;  // hold a slot, paused ones too; who ran least lately first
   std::vector<int32_t> free_slots_;
-  std::vector<int32_t> released_slots_;  // not told yet
+  std::vector<int32_t> released_slots_;       // to be told with the next step
+  std::vector<SequenceGroup*> held_prompts_;  // with prompt_blocks
   std::deque<StepInFlight> in_flight_;
   std::vector<SequenceEvent> events_;
+  std::vector<Sequence*> scratch_;
   int64_t next_step_ = 1;
+  int64_t num_schedule_calls_ = 0;
   int64_t next_order_ = 1;
   int64_t num_preemptions_ = 0;
 };

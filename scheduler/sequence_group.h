@@ -41,23 +41,27 @@ struct Sequence {
   int32_t num_blocks_told = 0;
   int32_t planned_tokens = 0;             // of the step being scheduled
   StepId last_step{};                     // that it was scheduled in
+  int64_t preempted_in = 0;               // call of Schedule
   std::optional<PartialBlockCopy> copy;   // a fork's, until its first step
   std::optional<BlockTable> copy_source;  // keeps the copy's source until then
 
   bool queued = false;
   TimePoint queued_since;
   Duration waited{};          // before that
+  int32_t queued_tokens = 0;  // what it counts for in the queue
   int32_t rank_priority = 0;  // while running: its priority, or what ageing made of it
   bool paused = false;
-  TimePoint paused_since;
+  TimePoint paused_until;  // ends then
 
-  bool started = false;
+  bool finished = false;
+  bool admitted_before = false;
+  bool started = false;  // its kStarted event is out
   int32_t num_cached_tokens = 0;
-  int32_t num_prompt_rows_told = 0;  // rows whose prompt log-probabilities were delivered
+  int32_t num_prompt_logprobs_told = 0;  // positions whose log-probabilities are delivered
   int32_t num_preemptions = 0;
   int64_t num_kv_tokens_read = 0;
   int32_t last_match_blocks = -1;  // at the last failed admission; -1: not looked up
-  int64_t last_lookup_step = 0;
+  int64_t last_lookup = 0;         // call of Schedule
 
   bool running() const { return slot >= 0; }
   int32_t num_prompt_tokens() const;
@@ -67,6 +71,9 @@ struct Sequence {
   }
   // Tokens whose K/V will ever be needed: all but the last one that is sampled.
   int32_t max_kv_tokens() const;
+  bool has_prompt_collected() const { return running() && num_collected >= num_prompt_tokens(); }
+  // Of index 0 only, until all are told.
+  bool wants_prompt_logprobs() const;
   int32_t num_to_compute() const {
     return running() && !paused ? std::min(num_known(), max_kv_tokens()) - num_computed : 0;
   }
@@ -91,6 +98,21 @@ inline int32_t Sequence::num_prompt_tokens() const {
 inline TokenView Sequence::tokens() const { return {group->params.prompt, generated}; }
 inline int32_t Sequence::max_kv_tokens() const {
   return std::max(num_prompt_tokens(), group->max_total_tokens - 1);
+}
+
+// Who gets tokens and blocks first: the higher rank priority, then the older one.
+inline bool RanksHigher(const Sequence* a, const Sequence* b) {
+  return a->rank_priority != b->rank_priority ? a->rank_priority > b->rank_priority
+                                              : a->order < b->order;
+}
+// Who gives blocks up first: paused ones, then the lowest, then the newest.
+inline bool YieldsBefore(const Sequence* a, const Sequence* b) {
+  return a->paused != b->paused ? a->paused : RanksHigher(b, a);
+}
+
+inline bool Sequence::wants_prompt_logprobs() const {
+  return index == 0 && group->params.sampling.num_prompt_logprobs >= 0 &&
+         num_prompt_logprobs_told < num_prompt_tokens();
 }
 
 }  // namespace longspan
