@@ -235,6 +235,10 @@ class ConfigReader {
     const std::vector<TokenId> bos = ReadIds(fields_, "bos_token_id");
     if (!bos.empty()) config_.bos_token_id = bos[0];
     config_.name = fields_.String("_name_or_path").value_or("");
+    // Nominal: OpenModel replaces it by what the files hold.
+    const auto dtype = fields_.String(fields_.Has("dtype") ? "dtype" : "torch_dtype");
+    if (dtype == "bfloat16") config_.weight_dtype = DType::kBFloat16;
+    if (dtype == "float16") config_.weight_dtype = DType::kFloat16;
   }
 
   JsonFields fields_;

@@ -25,6 +25,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr int64_t kMaxTokenizerBytes = 128 << 20;
+constexpr size_t kMaxFiles = 512;  // all are open at once
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
@@ -187,6 +188,10 @@ StatusOr<HfWeights> OpenHfWeights(const std::string& folder) {
   std::set<std::string> listed;
   for (const auto& [tensor, name] : index) listed.insert(name);
   const std::vector<std::string> names(listed.begin(), listed.end());
+  if (names.size() > kMaxFiles) {
+    return InvalidArgument("{}: names {} files, wanted at most {}", Shown(In(folder, kIndexFile)),
+                           names.size(), kMaxFiles);
+  }
   for (const std::string& name : names) {
     RETURN_IF_ERROR(CheckInside(folder, name, Shown(In(folder, kIndexFile))));
   }
