@@ -57,12 +57,13 @@ class GrpcServer {
 
   // The warm-up step has run: health SERVING, requests are admitted. Both outlive Shutdown.
   void SetServing(const ServedModel& model, Engine& engine);
-  // Health NOT_SERVING, new requests UNAVAILABLE, no new connection on TCP or the socket path;
-  // running requests go on. Does not tell the engine.
+  // Health NOT_SERVING, new requests UNAVAILABLE; running requests go on, and probes are still
+  // answered. Does not tell the engine.
   void StartDraining();
   // The device is lost: as draining, and the state says so.
   void SetFailed();
-  // Ends: waits up to `grace` for open calls to be answered, then cuts them. Idempotent.
+  // Ends: closes the listeners, waits up to `grace` for open calls to be answered, then cuts them.
+  // Idempotent; one thread.
   void Shutdown(Duration grace);
 
   ServerContext& context();

@@ -1,0 +1,22 @@
+#include "server/generate_reactor.h"
+
+#include <utility>
+
+#include "server/raw_method.h"
+
+namespace longspan {
+
+GenerateReactor::GenerateReactor(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {
+  call_->Attach(*this);
+}
+
+void GenerateReactor::StartWrite(const v1::GenerateResponse& response) {
+  message_ = SerializeMessage(response);
+  grpc::ServerWriteReactor<grpc::ByteBuffer>::StartWrite(&message_);
+}
+
+void GenerateReactor::Finish(const grpc::Status& status) {
+  grpc::ServerWriteReactor<grpc::ByteBuffer>::Finish(status);
+}
+
+}  // namespace longspan

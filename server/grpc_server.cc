@@ -1,0 +1,222 @@
+#include "server/grpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/log.h"
+#include "server/admin_service.h"
+#include "server/inference_service.h"
+#include "server/listener.h"
+#include "server/output_thread.h"
+#include "server/request_registry.h"
+#include "server/tokenizer_thread.h"
+
+namespace longspan {
+namespace {
+
+// gRPC itself takes so much, and our handlers refuse above max_metadata_bytes: a smaller limit of
+// gRPC's ends the whole connection, neighbours included.
+constexpr int kMaxTransportMetadataBytes = 1024 * 1024;
+// Reflection is gRPC's only blocking service here and gives a thread to each of its streams.
+constexpr int kMaxServerThreads = 16;
+
+constexpr const char* kInferenceService = "longspan.v1.Inference";
+constexpr const char* kAdminService = "longspan.v1.Admin";
+
+// Linking reflection registers it with every server of the process; this takes it out of those that
+// must not have it.
+class ReflectionOption final : public grpc::ServerBuilderOption {
+ public:
+  explicit ReflectionOption(bool enabled) : enabled_(enabled) {}
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    grpc::reflection::ProtoServerReflectionPlugin reflection;
+    std::erase_if(*plugins,
+                  [&](const auto& plugin) { return plugin->name() == reflection.name(); });
+    if (enabled_) {
+      plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+    }
+  }
+
+ private:
+  const bool enabled_;
+};
+
+int Milliseconds(Duration duration) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
+void Configure(const GrpcServerOptions& options, bool reflection, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.SetMaxSendMessageSize(-1);  // ours are small by construction
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxTransportMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
+  // Gateways ping idle connections and silent streams: every ping is allowed.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  // Our own pings find peers that vanished, however long a stream is silent.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             Milliseconds(options.keepalive_timeout));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.SetResourceQuota(grpc::ResourceQuota("longspan").SetMaxThreads(kMaxServerThreads));
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder.SetOption(std::make_unique<ReflectionOption>(reflection));
+}
+
+}  // namespace
+
+// One gRPC server behind one of our listeners.
+struct Endpoint {
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  std::unique_ptr<grpc::Server> server;
+
+  Status Open(const std::string& address, const GrpcServerOptions& options, bool reflection,
+              grpc::Service& service);
+  void SetServing(const char* service, bool serving);
+  void Shutdown(std::chrono::system_clock::time_point deadline);
+};
+
+Status Endpoint::Open(const std::string& address, const GrpcServerOptions& options, bool reflection,
+                      grpc::Service& service) {
+  ASSIGN_OR_RETURN(listener, Listener::Bind(address));
+  grpc::ServerBuilder builder;
+  Configure(options, reflection, builder);
+  builder.RegisterService(&service);
+  acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return MakeStatus(absl::StatusCode::kUnavailable, "{}: gRPC cannot start", address);
+  }
+  return absl::OkStatus();
+}
+
+void Endpoint::SetServing(const char* service, bool serving) {
+  if (server == nullptr) return;
+  grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  health->SetServingStatus(service, serving);
+}
+
+void Endpoint::Shutdown(std::chrono::system_clock::time_point deadline) {
+  if (listener != nullptr) listener->Close();
+  if (server != nullptr) server->Shutdown(deadline);
+}
+
+// In the order of construction; destroyed in reverse, so that nothing outlives what it borrows.
+struct GrpcServer::Parts {
+  Parts(const GrpcServerOptions& server_options, ServerInfo info, const Clock& clock,
+        RequestObserver& observer, LifecycleHandler& lifecycle)
+      : context(std::move(info), clock, observer, lifecycle),
+        tokenizer(server_options.max_tokenizer_jobs, server_options.max_tokenizer_bytes),
+        output(outbox),
+        inference(context, registry, tokenizer,
+                  {server_options.max_metadata_bytes, server_options.max_pending_tokens}),
+        admin(context, registry, server_options.max_metadata_bytes) {}
+
+  ServerContext context;
+  RequestRegistry registry;
+  Outbox outbox;
+  TokenizerThread tokenizer;
+  OutputThread output;
+  InferenceService inference;
+  AdminService admin;
+  Endpoint main;
+  Endpoint side;            // Admin; empty when there is none
+  std::mutex health_mutex;  // phase and health change together
+  std::string no_address;
+  bool is_shut_down = false;
+
+  void SetHealth(bool serving) {
+    main.SetServing(kInferenceService, serving);
+    side.SetServing(kAdminService, serving);
+  }
+};
+
+StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
+                                                        ServerInfo info, const Clock& clock,
+                                                        RequestObserver& observer,
+                                                        LifecycleHandler& lifecycle) {
+  grpc::EnableDefaultHealthCheckService(true);
+  auto parts = std::make_unique<Parts>(options, std::move(info), clock, observer, lifecycle);
+  RETURN_IF_ERROR(parts->main.Open(options.listen, options, options.reflection, parts->inference));
+  if (!options.admin_listen.empty()) {
+    RETURN_IF_ERROR(
+        parts->side.Open(options.admin_listen, options, options.reflection, parts->admin));
+  }
+  parts->SetHealth(false);
+  for (Endpoint* endpoint : {&parts->main, &parts->side}) {
+    if (endpoint->listener == nullptr) continue;
+    endpoint->listener->Start([endpoint](int listener_fd, int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.listener_fd = listener_fd;
+      connection.fd = fd;
+      endpoint->acceptor->HandleNewConnection(&connection);
+    });
+  }
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+GrpcServer::~GrpcServer() { Shutdown(Duration::zero()); }
+
+const std::string& GrpcServer::address() const { return parts_->main.listener->address(); }
+
+const std::string& GrpcServer::admin_address() const {
+  return parts_->side.listener == nullptr ? parts_->no_address : parts_->side.listener->address();
+}
+
+Outbox& GrpcServer::outbox() { return parts_->outbox; }
+
+void GrpcServer::SetServing(const ServedModel& model, Engine& engine) {
+  const std::lock_guard lock(parts_->health_mutex);
+  parts_->context.SetServing(model, engine);
+  // A drain may have come while the model was loading.
+  parts_->SetHealth(parts_->context.phase() == ServerPhase::kServing);
+}
+
+void GrpcServer::StartDraining() {
+  const std::lock_guard lock(parts_->health_mutex);
+  parts_->context.SetDraining();
+  parts_->SetHealth(false);
+}
+
+void GrpcServer::SetFailed() {
+  const std::lock_guard lock(parts_->health_mutex);
+  parts_->context.SetFailed();
+  parts_->SetHealth(false);
+}
+
+// The tokenizer thread goes first, so that waiting jobs are answered; the output thread lives to
+// the end, since what the engine said last is still on its way.
+void GrpcServer::Shutdown(Duration grace) {
+  if (std::exchange(parts_->is_shut_down, true)) return;
+  StartDraining();
+  parts_->tokenizer.Stop();
+  const auto deadline = std::chrono::system_clock::now() +
+                        std::chrono::duration_cast<std::chrono::system_clock::duration>(grace);
+  parts_->main.Shutdown(deadline);
+  parts_->side.Shutdown(deadline);
+}
+
+ServerContext& GrpcServer::context() { return parts_->context; }
+
+int32_t GrpcServer::num_open_requests() const { return parts_->registry.size(); }
+
+}  // namespace longspan

@@ -1,0 +1,272 @@
+#include "server/listener.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "core/log.h"
+
+namespace longspan {
+namespace {
+
+constexpr int kBacklog = 1024;
+// File descriptors kept for the process itself: log and model files, scrapes, gRPC's own.
+constexpr int kReservedFds = 16;
+// How long the loop rests when not even the spare descriptor helped.
+constexpr int kTableFullPauseMs = 100;
+constexpr std::string_view kUnixPrefix = "unix:";
+
+Status SystemError(const std::string& address, const char* what, int error) {
+  const auto code =
+      error == EADDRINUSE ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kUnavailable;
+  return MakeStatus(code, "{}: {}: {}", address, what, std::strerror(error));
+}
+
+int OpenSpare() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+// A socket that closes itself unless released.
+class ScopedFd {
+ public:
+  explicit ScopedFd(int fd) : fd_(fd) {}
+  ~ScopedFd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  ScopedFd(const ScopedFd&) = delete;
+  ScopedFd& operator=(const ScopedFd&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+std::optional<HostPort> SplitHostPort(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon + 1 == address.size()) return std::nullopt;
+  HostPort out{address.substr(0, colon), address.substr(colon + 1)};
+  if (out.port.find_first_not_of("0123456789") != std::string::npos || out.port.size() > 5 ||
+      std::stoi(out.port) > 65535) {
+    return std::nullopt;
+  }
+  if (out.host.size() >= 2 && out.host.front() == '[' && out.host.back() == ']') {
+    out.host = out.host.substr(1, out.host.size() - 2);
+  } else if (out.host.find(':') != std::string::npos) {
+    return std::nullopt;  // an IPv6 address without brackets
+  }
+  if (out.host.empty()) return std::nullopt;
+  return out;
+}
+
+std::string BoundAddress(int fd, const std::string& host) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  char numeric_host[NI_MAXHOST] = "";
+  char port[NI_MAXSERV] = "";
+  if (::getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, numeric_host, sizeof numeric_host,
+                    port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return host;
+  }
+  const bool is_v6 = bound.ss_family == AF_INET6;
+  return is_v6 ? fmt::format("[{}]:{}", numeric_host, port)
+               : fmt::format("{}:{}", numeric_host, port);
+}
+
+struct Bound {
+  int fd;
+  std::string address;
+  std::string socket_path;
+};
+
+StatusOr<Bound> BindTcp(const std::string& address) {
+  const std::optional<HostPort> parts = SplitHostPort(address);
+  if (!parts)
+    return InvalidArgument("{}: not HOST:PORT, [IPV6]:PORT or unix:PATH", Escaped(address));
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found)) {
+    return InvalidArgument("{}: {}", Escaped(address), ::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
+  ScopedFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return SystemError(address, "socket", errno);
+  // REUSEADDR takes over a port in TIME_WAIT, never one that somebody listens on. No REUSEPORT.
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    return SystemError(address, "cannot bind", errno);
+  }
+  if (::listen(fd.get(), kBacklog) != 0) return SystemError(address, "cannot listen", errno);
+  std::string bound = BoundAddress(fd.get(), address);
+  return Bound{fd.release(), std::move(bound), ""};
+}
+
+// Whether somebody answers on the socket file.
+bool IsAnswered(const sockaddr_un& name) {
+  const ScopedFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (probe.get() < 0) return true;  // not known: leave the file alone
+  const int result = ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name);
+  return result == 0 || (errno != ECONNREFUSED && errno != ENOENT);
+}
+
+StatusOr<Bound> BindUnix(const std::string& address) {
+  const std::string path = address.substr(kUnixPrefix.size());
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof name.sun_path || path.find('\0') != std::string::npos) {
+    return InvalidArgument("{}: the path has {} bytes (limit 1..{})", Escaped(address), path.size(),
+                           sizeof name.sun_path - 1);
+  }
+  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) {
+      return MakeStatus(absl::StatusCode::kAlreadyExists, "{}: exists and is not a socket",
+                        Escaped(address));
+    }
+    if (IsAnswered(name)) {
+      return MakeStatus(absl::StatusCode::kAlreadyExists, "{}: another process listens there",
+                        Escaped(address));
+    }
+    ::unlink(path.c_str());  // its owner is dead
+  }
+  ScopedFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return SystemError(address, "socket", errno);
+  // The mode is the credential: it is right before the first connection can come.
+  ::fchmod(fd.get(), 0600);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) {
+    return SystemError(address, "cannot bind", errno);
+  }
+  if (::chmod(path.c_str(), 0600) != 0 || ::listen(fd.get(), kBacklog) != 0) {
+    const int error = errno;
+    ::unlink(path.c_str());
+    return SystemError(address, "cannot listen", error);
+  }
+  return Bound{fd.release(), address, path};
+}
+
+// The number of a new descriptor is the lowest free one, so it tells how full the table is.
+bool IsTableNearlyFull(int fd) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  return static_cast<rlim_t>(fd) + kReservedFds >= limit.rlim_cur;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
+  StatusOr<Bound> bound = address.starts_with(kUnixPrefix) ? BindUnix(address) : BindTcp(address);
+  if (!bound.ok()) return std::move(bound).status();
+  const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  return std::unique_ptr<Listener>(
+      new Listener(bound->fd, wake_fd, OpenSpare(), bound->address, bound->socket_path));
+}
+
+Listener::Listener(int fd, int wake_fd, int spare_fd, std::string address, std::string socket_path)
+    : fd_(fd),
+      wake_fd_(wake_fd),
+      spare_fd_(spare_fd),
+      address_(std::move(address)),
+      socket_path_(std::move(socket_path)) {}
+
+Listener::~Listener() {
+  Close();
+  if (spare_fd_ >= 0) ::close(spare_fd_);
+  ::close(wake_fd_);
+}
+
+void Listener::Start(Sink sink) {
+  sink_ = std::move(sink);
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void Listener::Close() {
+  if (closed_.exchange(true)) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_fd_, &one, sizeof one);
+  if (thread_.joinable()) thread_.join();
+  if (!socket_path_.empty()) ::unlink(socket_path_.c_str());
+  ::close(fd_);
+}
+
+void Listener::Loop() {
+  pollfd waits[2] = {{fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+  while (!closed_.load()) {
+    const int ready = ::poll(waits, 2, -1);
+    if (ready < 0 && errno != EINTR) return;
+    if (ready > 0 && (waits[0].revents & POLLIN) != 0 && waits[1].revents == 0) AcceptOne();
+  }
+}
+
+void Listener::AcceptOne() {
+  const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) OnTableFull();
+    return;  // ECONNABORTED and the like: that peer has gone already
+  }
+  if (IsTableNearlyFull(fd)) {
+    ::close(fd);
+    if (num_refused_.fetch_add(1) == 0) {
+      spdlog::warn("{}: the file table is nearly full, refusing connections", address_);
+    }
+    return;
+  }
+  if (socket_path_.empty()) {
+    const int on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  num_accepted_.fetch_add(1);
+  sink_(fd_, fd);
+}
+
+// Without this the waiting connection would keep the loop spinning. Closing it tells the peer to
+// try again.
+void Listener::OnTableFull() {
+  num_refused_.fetch_add(1);
+  if (spare_fd_ >= 0) {
+    ::close(spare_fd_);
+    const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd >= 0) ::close(fd);
+    spare_fd_ = OpenSpare();
+    if (fd >= 0 && spare_fd_ >= 0) return;
+  }
+  pollfd stop{wake_fd_, POLLIN, 0};
+  ::poll(&stop, 1, kTableFullPauseMs);
+  if (spare_fd_ < 0) spare_fd_ = OpenSpare();
+}
+
+bool IsLoopbackAddress(const std::string& address) {
+  if (address.starts_with(kUnixPrefix)) return true;
+  const std::optional<HostPort> parts = SplitHostPort(address);
+  if (!parts) return false;
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET, parts->host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  if (::inet_pton(AF_INET6, parts->host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
+  return parts->host == "localhost";
+}
+
+}  // namespace longspan

@@ -1,0 +1,96 @@
+#include "server/raw_method.h"
+
+#include <fmt/format.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/proto_buffer_writer.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "server/error_details.h"
+
+namespace longspan {
+namespace {
+
+// Beyond this a deadline is none; keeps the sum of clock and rest far from overflow.
+constexpr auto kMaxDeadline = std::chrono::hours(24 * 365);
+
+}  // namespace
+
+grpc::Status CheckMetadata(const grpc::CallbackServerContext& context, int64_t max_bytes) {
+  int64_t bytes = 0;
+  for (const auto& [key, value] : context.client_metadata()) {
+    bytes += static_cast<int64_t>(key.size() + value.size());
+  }
+  if (bytes <= max_bytes) return grpc::Status::OK;
+  return ResourceExhausted(fmt::format("metadata: {} bytes in all (limit {})", bytes, max_bytes),
+                           std::nullopt);
+}
+
+grpc::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+  grpc::ByteBuffer slices(bytes);  // shares the bytes; the reader wants to own its handle
+  bool parsed = false;
+  if (slices.Valid()) {
+    grpc::ProtoBufferReader reader(&slices);
+    parsed = reader.status().ok() && message.ParseFromZeroCopyStream(&reader);
+  }
+  if (parsed) return grpc::Status::OK;
+  Violations violations;
+  violations.Add("message", fmt::format("{} bytes that are not a {} (limit: a well-formed message)",
+                                        slices.Valid() ? slices.Length() : 0,
+                                        message.GetDescriptor()->full_name()));
+  return violations.ToStatus();
+}
+
+grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
+  constexpr int kBlockBytes = 64 * 1024;
+  grpc::ByteBuffer out;
+  const size_t bytes = message.ByteSizeLong();
+  grpc::ProtoBufferWriter writer(&out, kBlockBytes, static_cast<int>(bytes));
+  message.SerializeToZeroCopyStream(&writer);
+  return out;
+}
+
+CallTimes TimesOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+  CallTimes times{clock.Now(), std::nullopt};
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return times;
+  const auto rest = deadline - std::chrono::system_clock::now();
+  if (rest < kMaxDeadline) {
+    times.deadline = times.arrival + std::chrono::duration_cast<Duration>(rest);
+  }
+  return times;
+}
+
+std::shared_ptr<UnaryCall> UnaryCall::Create(RequestObserver& observer, const char* method,
+                                             grpc::ByteBuffer* reply) {
+  std::shared_ptr<UnaryCall> call(new UnaryCall(observer, method, reply));
+  call->self_ = call;
+  return call;
+}
+
+void UnaryCall::Reply(const google::protobuf::Message& message) {
+  const size_t bytes = message.ByteSizeLong();
+  if (bytes > kMaxReplyBytes) {
+    return Fail(ResourceExhausted(fmt::format("reply: {} bytes (limit {})", bytes, kMaxReplyBytes),
+                                  std::nullopt));
+  }
+  if (ended_.exchange(true)) return;
+  *reply_ = SerializeMessage(message);
+  observer_.OnRpcEnded(method_, grpc::StatusCode::OK);
+  Finish(grpc::Status::OK);
+}
+
+void UnaryCall::Fail(const grpc::Status& status) {
+  if (ended_.exchange(true)) return;
+  observer_.OnRpcEnded(method_, status.error_code());
+  Finish(status);
+}
+
+void UnaryCall::OnCancel() {
+  Fail(grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled"));
+}
+
+void UnaryCall::OnDone() { const std::shared_ptr<UnaryCall> last = std::move(self_); }
+
+}  // namespace longspan

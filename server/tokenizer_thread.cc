@@ -1,0 +1,50 @@
+#include "server/tokenizer_thread.h"
+
+#include <utility>
+
+namespace longspan {
+
+TokenizerThread::TokenizerThread(int32_t max_jobs, int64_t max_bytes)
+    : max_jobs_(max_jobs), max_bytes_(max_bytes), thread_([this] { Loop(); }) {}
+
+TokenizerThread::~TokenizerThread() { Stop(); }
+
+bool TokenizerThread::TryPost(int64_t bytes, Job job) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool too_many = static_cast<int64_t>(jobs_.size()) >= max_jobs_;
+    const bool too_large = bytes_ > 0 && bytes_ + bytes > max_bytes_;
+    if (stopping_ || too_many || too_large) return false;
+    bytes_ += bytes;
+    jobs_.push_back({bytes, std::move(job)});
+  }
+  ready_.notify_one();
+  return true;
+}
+
+void TokenizerThread::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ready_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TokenizerThread::Loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    ready_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Entry entry = std::move(jobs_.front());
+    jobs_.pop_front();
+    const bool stopping = stopping_;
+    lock.unlock();
+    entry.job(stopping);
+    entry.job = nullptr;  // what it holds is freed before its bytes are
+    lock.lock();
+    bytes_ -= entry.bytes;
+  }
+}
+
+}  // namespace longspan
