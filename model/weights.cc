@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "model/weight_check.h"
 
 namespace longspan {
 namespace {
@@ -41,10 +42,9 @@ class TensorReader {
   Status Read(const WeightTensor& tensor) {
     buffer_.resize(static_cast<size_t>(tensor.size_bytes));
     RETURN_IF_ERROR(source_.Read(tensor, buffer_));
-    if (WeightsAreFinite(tensor.format, buffer_)) return absl::OkStatus();
-    if (check_weights_)
-      return InvalidArgument("tensor {}: holds values that are not finite", tensor.name);
-    spdlog::warn("tensor {} holds values that are not finite", Escaped(tensor.name));
+    const Status finite = CheckFinite(tensor, buffer_);
+    if (finite.ok() || check_weights_) return finite;
+    spdlog::warn("{}", StatusMessage(finite));
     return absl::OkStatus();
   }
 
@@ -83,17 +83,6 @@ int64_t MatrixBytes(const std::unique_ptr<PackedMatrix>& matrix) {
   return matrix ? matrix->size_bytes() : 0;
 }
 
-// True when a value with these bits under the format's exponent mask is infinite or NaN.
-template <typename Bits>
-bool AllFinite(std::span<const std::byte> data, size_t first, size_t stride, Bits exponent) {
-  for (size_t at = first; at + sizeof(Bits) <= data.size(); at += stride) {
-    Bits bits;
-    std::memcpy(&bits, data.data() + at, sizeof(bits));
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 int64_t DecoderWeights::SizeBytes() const {
@@ -128,32 +117,6 @@ StatusOr<DecoderWeights> LoadWeights(WeightSource& source, MatmulPrecision preci
         FormatOf(source, WeightRole::kGate, layer) == FormatOf(source, WeightRole::kUp, layer);
   }
   return weights;
-}
-
-bool WeightsAreFinite(WeightFormat format, std::span<const std::byte> blocks) {
-  constexpr uint16_t kHalf = 0x7c00, kBrain = 0x7f80;
-  const size_t stride = static_cast<size_t>(WeightBlockBytes(format));
-  switch (format) {
-    case WeightFormat::kF32:
-      return AllFinite<uint32_t>(blocks, 0, stride, 0x7f800000u);
-    case WeightFormat::kF16:
-      return AllFinite<uint16_t>(blocks, 0, stride, kHalf);
-    case WeightFormat::kBF16:
-      return AllFinite<uint16_t>(blocks, 0, stride, kBrain);
-    case WeightFormat::kQ4_0:  // one float16 scale at the front
-    case WeightFormat::kQ5_0:
-    case WeightFormat::kQ8_0:
-      return AllFinite<uint16_t>(blocks, 0, stride, kHalf);
-    case WeightFormat::kQ4_1:  // scale and minimum at the front
-    case WeightFormat::kQ5_1:
-    case WeightFormat::kQ4_K:
-    case WeightFormat::kQ5_K:
-      return AllFinite<uint16_t>(blocks, 0, stride, kHalf) &&
-             AllFinite<uint16_t>(blocks, 2, stride, kHalf);
-    case WeightFormat::kQ6_K:  // scale at the end
-      return AllFinite<uint16_t>(blocks, stride - 2, stride, kHalf);
-  }
-  return false;
 }
 
 }  // namespace longspan

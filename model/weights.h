@@ -39,7 +39,4 @@ struct DecoderWeights {
 StatusOr<DecoderWeights> LoadWeights(WeightSource& source, MatmulPrecision precision,
                                      bool check_weights);
 
-// Whether every element of the blocks is finite; for quantised formats their scales decide.
-bool WeightsAreFinite(WeightFormat format, std::span<const std::byte> blocks);
-
 }  // namespace longspan
