@@ -133,6 +133,7 @@ class Scheduler {
 
   // scheduler_admission.cc: who gets a slot and blocks.
   void Admit(TimePoint now, int32_t prefill_budget);
+  void AdmitReservedSiblings(TimePoint now, int32_t prefill_budget);
   bool TryAdmit(Sequence& sequence, bool victims_only, TimePoint now);
   // Each fills the table and sets num_computed; false, and nothing changed, when room is short.
   bool AdmitFork(Sequence& sequence, const BlockTable& source, Room& room);
@@ -175,8 +176,9 @@ class Scheduler {
   WaitingQueue waiting_;
   std::vector<Sequence*> running_;  // hold a slot, paused ones too; who ran least lately first
   std::vector<int32_t> free_slots_;
-  std::vector<int32_t> released_slots_;       // to be told with the next step
-  std::vector<SequenceGroup*> held_prompts_;  // with prompt_blocks
+  std::vector<int32_t> released_slots_;          // to be told with the next step
+  std::vector<SequenceGroup*> held_prompts_;     // with prompt_blocks
+  std::vector<SequenceGroup*> reserved_groups_;  // with blocks for sequences that wait
   std::deque<StepInFlight> in_flight_;
   std::vector<SequenceEvent> events_;
   std::vector<Sequence*> scratch_;

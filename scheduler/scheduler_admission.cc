@@ -20,6 +20,7 @@ constexpr int64_t kLookupInterval = 16;
 void Scheduler::Admit(TimePoint now, int32_t prefill_budget) {
   if (waiting_.empty()) return;
   using Visit = WaitingQueue::Visit;
+  AdmitReservedSiblings(now, prefill_budget);
   bool blocked = false;
   waiting_.ForEach([&](Sequence& sequence) {
     if (MustWaitForSibling(sequence)) return Visit::kNext;
@@ -36,6 +37,21 @@ void Scheduler::Admit(TimePoint now, int32_t prefill_budget) {
   });
 }
 
+// Siblings whose blocks are reserved are not in the line: those ahead of them may be waiting for
+// the very blocks.
+void Scheduler::AdmitReservedSiblings(TimePoint now, int32_t prefill_budget) {
+  for (SequenceGroup* group : reserved_groups_) {
+    for (Sequence& sequence : group->sequences) {
+      if (!sequence.queued || group->reservation.count() < BlocksToReserve(*group)) continue;
+      if (MustWaitForSibling(sequence)) break;
+      if (PrefillDemand(RankPriority(sequence, now)) >= prefill_budget) break;
+      if (!TryAdmit(sequence, /*victims_only=*/false, now)) break;
+    }
+  }
+  std::erase_if(reserved_groups_,
+                [](const SequenceGroup* group) { return group->reservation.count() == 0; });
+}
+
 // Siblings wait until one that is ahead of them has computed the prompt.
 bool Scheduler::MustWaitForSibling(const Sequence& sequence) const {
   if (sequence.admitted_before || ForkSource(sequence) != nullptr) return false;
@@ -49,6 +65,7 @@ bool Scheduler::MustWaitForSibling(const Sequence& sequence) const {
 const BlockTable* Scheduler::ForkSource(const Sequence& sequence) const {
   const SequenceGroup& group = *sequence.group;
   if (sequence.admitted_before || group.sequences.size() == 1) return nullptr;
+  if (sequence.wants_prompt_logprobs()) return nullptr;  // they come from all of the prompt's rows
   if (group.prompt_blocks) return &*group.prompt_blocks;
   for (const Sequence& sibling : group.sequences) {
     if (!sibling.finished && sibling.has_prompt_collected()) return &sibling.table;
@@ -119,13 +136,15 @@ bool Scheduler::TryAdmit(Sequence& sequence, bool victims_only, TimePoint now) {
   if ((victims_only || free_slots_.empty()) && room.victims.empty()) return false;
   std::sort(room.victims.begin(), room.victims.end(), YieldsBefore);
 
-  bool admitted = false;
-  if (const BlockTable* source = ForkSource(sequence)) {
-    admitted = AdmitFork(sequence, *source, room);
-  } else if (sequence.group->params.guaranteed) {
-    admitted = AdmitReserved(sequence, room);
-  } else {
-    admitted = AdmitFresh(sequence, room);
+  const BlockTable* source = ForkSource(sequence);
+  bool admitted = source != nullptr && AdmitFork(sequence, *source, room);
+  if (!admitted && sequence.group->prompt_blocks) {
+    DropHeldPrompts(nullptr);  // what is kept for forks may be what is short
+    source = nullptr;
+  }
+  if (!admitted && source == nullptr) {
+    admitted = sequence.group->params.guaranteed ? AdmitReserved(sequence, room)
+                                                 : AdmitFresh(sequence, room);
   }
   if (admitted) TakeSlot(sequence, now);
   return admitted;
@@ -165,8 +184,11 @@ bool Scheduler::ReserveShare(Sequence& sequence, Room& room) {
         group.reserved ? share : share * std::min(group.num_alive, kv_cache_.num_blocks() / share);
   }
   if (!MakeRoom(room, wanted, wanted > 0 ? Headroom(sequence) : 0)) return false;
-  if (wanted > 0) group.reservation = *kv_cache_.Reserve(wanted);
-  group.reserved = true;
+  if (wanted > 0) {
+    group.reservation = *kv_cache_.Reserve(wanted);
+    group.reserved = true;
+    if (wanted > share) reserved_groups_.push_back(&group);
+  }
   sequence.reservation = group.reservation.Split(share);
   return true;
 }

@@ -147,6 +147,7 @@ void Scheduler::Finish(Sequence& sequence, FinishReason reason, TokenId stop_tok
   const SeqId group_id = group.sequences.front().id;
   if (group.params.deadline) deadlines_.erase({*group.params.deadline, group_id});
   std::erase(held_prompts_, &group);
+  std::erase(reserved_groups_, &group);
   groups_.erase(group_id);  // ends the sequence's life too
 }
 
