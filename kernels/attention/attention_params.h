@@ -1,5 +1,6 @@
-// The contract between attention kernels and host code: one plain struct for prefill and decode. Every
-// pointer carries its shape; strides are in elements. What the fields mean in detail: attention.md.
+// The contract between attention kernels and host code: one plain struct for prefill and decode.
+// Every pointer carries its shape; strides are in elements. What the fields mean in detail:
+// attention.md.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,9 @@
 
 namespace longspan {
 
-// B sequences; sequence b has query rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]) and seq_lens[b] cached
-// tokens, those of its own query rows included. Query row i of Lq stands at position i + Lk - Lq.
+// B sequences; sequence b has query rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]) and seq_lens[b]
+// cached tokens, those of its own query rows included. Query row i of Lq stands at position i + Lk
+// - Lq.
 struct AttentionParams {
   // Query and output: [total_q, num_q_heads, head_dim], the last dimension contiguous.
   const void* q = nullptr;
@@ -20,7 +22,8 @@ struct AttentionParams {
   int64_t o_token_stride = 0;
   int64_t o_head_stride = 0;
 
-  // Paged keys and values: [num_blocks, block_size, num_kv_heads, head_dim] in any order of strides.
+  // Paged keys and values: [num_blocks, block_size, num_kv_heads, head_dim] in any order of
+  // strides.
   const void* k = nullptr;
   const void* v = nullptr;
   int64_t k_block_stride = 0;
@@ -32,7 +35,8 @@ struct AttentionParams {
 
   const int32_t* cu_seqlens_q = nullptr;  // [B + 1]
   const int32_t* seq_lens = nullptr;      // [B]
-  const int32_t* block_table = nullptr;   // [B, block_table_stride]; entries past a length are garbage
+  const int32_t* block_table =
+      nullptr;  // [B, block_table_stride]; entries past a length are garbage
   int64_t block_table_stride = 0;
 
   int32_t num_seqs = 0;  // B
@@ -43,12 +47,12 @@ struct AttentionParams {
   DType q_dtype = DType::kFloat32;   // of q and o
   DType kv_dtype = DType::kFloat16;  // of k and v
 
-  float scale = 1.0f;          // score = scale * (q . k)
-  float softcap = 0.0f;        // c > 0: score = c * tanh(score / c); 0: off
-  bool causal = true;          // key j is seen by position p when j <= p
-  int32_t window_left = -1;    // key j is seen when p - window_left <= j; -1: open
-  int32_t window_right = -1;   // key j is seen when j <= p + window_right; -1: open
-  const float* sinks = nullptr;         // [num_q_heads] natural-log logits in the denominator; null: none
+  float scale = 1.0f;            // score = scale * (q . k)
+  float softcap = 0.0f;          // c > 0: score = c * tanh(score / c); 0: off
+  bool causal = true;            // key j is seen by position p when j <= p
+  int32_t window_left = -1;      // key j is seen when p - window_left <= j; -1: open
+  int32_t window_right = -1;     // key j is seen when j <= p + window_right; -1: open
+  const float* sinks = nullptr;  // [num_q_heads] natural-log logits in the denominator; null: none
   const float* alibi_slopes = nullptr;  // [num_q_heads]; score -= slope * |p - j|; null: none
 };
 

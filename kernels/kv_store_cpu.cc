@@ -1,0 +1,166 @@
+// Writing the paged KV cache on the CPU: conversions by Highway where the processor has them.
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/kv_store.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/kv_store_cpu.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace longspan {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Both return how many elements they did; the caller does the rest one by one.
+size_t StoreHalves(const float* from, uint16_t* to, size_t count) {
+  size_t i = 0;
+#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
+  const hn::CappedTag<float, 8> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> dh;
+  for (; i + 8 <= count; i += 8) {
+    const auto half = hn::DemoteTo(dh, hn::LoadU(d, from + i));
+    hn::StoreU(half, dh, reinterpret_cast<hwy::float16_t*>(to + i));
+  }
+#else
+  (void)from, (void)to, (void)count;
+#endif
+  return i;
+}
+
+// To nearest even by integer arithmetic, the same on every target.
+size_t StoreBFloats(const float* from, uint16_t* to, size_t count) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::Rebind<uint16_t, decltype(d)> du16;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto x = hn::LoadU(d, from + i);
+    const auto bits = hn::BitCast(du, x);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+    const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
+    const auto is_nan = hn::RebindMask(du, hn::Ne(x, x));
+    const auto kept = hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
+    hn::StoreU(hn::DemoteTo(du16, hn::BitCast(hn::RebindToSigned<decltype(d)>(), kept)), du16,
+               to + i);
+  }
+  return i;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace longspan
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <cstring>
+
+#include "kernels/cpu/split_rows.h"
+
+namespace longspan {
+namespace {
+
+bool IsPoolType(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+KernelStatus CheckPool(const KvPoolView& pool) {
+  if (!IsPoolType(pool.dtype)) return KernelStatus::kUnsupportedDType;
+  if (pool.num_kv_heads < 1 || pool.head_dim < 1 || pool.block_size < 1) {
+    return KernelStatus::kBadShape;
+  }
+  return KernelStatus::kOk;
+}
+
+// Byte address of a row of keys or values.
+char* RowOf(const KvPoolView& pool, bool values, int64_t block, int64_t offset, int64_t head) {
+  const int64_t element =
+      values
+          ? block * pool.v_block_stride + offset * pool.v_token_stride + head * pool.v_head_stride
+          : block * pool.k_block_stride + offset * pool.k_token_stride + head * pool.k_head_stride;
+  return static_cast<char*>(values ? pool.v : pool.k) + element * DTypeBytes(pool.dtype);
+}
+
+// Calls f(row, is it a value, token of the block, head) for tokens [begin, end) of a block.
+template <typename F>
+void ForEachRow(const KvPoolView& pool, int32_t block, int32_t begin, int32_t end, F&& f) {
+  for (int32_t offset = begin; offset < end; ++offset) {
+    for (int32_t head = 0; head < pool.num_kv_heads; ++head) {
+      for (const bool values : {false, true}) {
+        f(RowOf(pool, values, block, offset, head), values, offset, head);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+HWY_EXPORT(StoreHalves);
+HWY_EXPORT(StoreBFloats);
+
+namespace {
+
+void StoreRow(const float* from, char* to, DType dtype, size_t count) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  auto* narrow = reinterpret_cast<uint16_t*>(to);
+  const bool half = dtype == DType::kFloat16;
+  size_t i = half ? HWY_DYNAMIC_DISPATCH(StoreHalves)(from, narrow, count)
+                  : HWY_DYNAMIC_DISPATCH(StoreBFloats)(from, narrow, count);
+  for (; i < count; ++i) narrow[i] = half ? FloatToFloat16(from[i]) : FloatToBFloat16(from[i]);
+}
+
+}  // namespace
+
+KernelStatus KvStoreCpu(ThreadPool& threads, const KvPoolView& pool, const KvStoreParams& params) {
+  if (const KernelStatus status = CheckPool(pool); status != KernelStatus::kOk) return status;
+  if (params.num_tokens < 0) return KernelStatus::kBadShape;
+  SplitRows(threads, params.num_tokens, int64_t{2} * pool.num_kv_heads * pool.head_dim,
+            [&](int64_t begin, int64_t end) {
+              for (int64_t token = begin; token < end; ++token) {
+                const int64_t slot = params.slot_mapping[token];
+                if (slot < 0) continue;
+                const int64_t block = slot / pool.block_size;
+                const int64_t offset = slot % pool.block_size;
+                for (int64_t head = 0; head < pool.num_kv_heads; ++head) {
+                  StoreRow(params.k + token * params.k_token_stride + head * params.k_head_stride,
+                           RowOf(pool, false, block, offset, head), pool.dtype,
+                           static_cast<size_t>(pool.head_dim));
+                  StoreRow(params.v + token * params.v_token_stride + head * params.v_head_stride,
+                           RowOf(pool, true, block, offset, head), pool.dtype,
+                           static_cast<size_t>(pool.head_dim));
+                }
+              }
+            });
+  return KernelStatus::kOk;
+}
+
+KernelStatus KvCopyBlockCpu(const KvPoolView& pool, int32_t src, int32_t dst, int32_t num_tokens) {
+  if (const KernelStatus status = CheckPool(pool); status != KernelStatus::kOk) return status;
+  if (num_tokens < 0 || num_tokens > pool.block_size || src < 0 || dst < 0) {
+    return KernelStatus::kBadShape;
+  }
+  if (src == dst) return KernelStatus::kOk;
+  const size_t row_bytes = static_cast<size_t>(pool.head_dim) * DTypeBytes(pool.dtype);
+  ForEachRow(pool, src, 0, num_tokens, [&](char* row, bool values, int32_t offset, int32_t head) {
+    std::memcpy(RowOf(pool, values, dst, offset, head), row, row_bytes);
+  });
+  return KernelStatus::kOk;
+}
+
+KernelStatus KvFillPoisonCpu(const KvPoolView& pool, int32_t block, int32_t first_token,
+                             int32_t end_token) {
+  if (const KernelStatus status = CheckPool(pool); status != KernelStatus::kOk) return status;
+  if (first_token < 0 || end_token > pool.block_size || block < 0) return KernelStatus::kBadShape;
+  // All bits set is a NaN in each of the three formats.
+  const size_t row_bytes = static_cast<size_t>(pool.head_dim) * DTypeBytes(pool.dtype);
+  ForEachRow(pool, block, first_token, end_token,
+             [&](char* row, bool, int32_t, int32_t) { std::memset(row, 0xff, row_bytes); });
+  return KernelStatus::kOk;
+}
+
+}  // namespace longspan
+#endif  // HWY_ONCE
