@@ -170,14 +170,26 @@ LONGSPAN_LANES Floats RoundToBFloat16(const Floats& a) {
   return r;
 }
 
-// Sum of the lanes by halving: lane i + lane i + 8, and so on.
+// Sum of the lanes by halving: lane i + lane i + 8, then i + 4, i + 2, i + 1.
 LONGSPAN_LANES float SumLanes(const Floats& a) {
+#if defined(__AVX512F__)
+  const __m256 high = _mm512_extractf32x8_ps(a.v[0], 1);
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v[0]), high);
+#elif defined(__AVX2__)
+  const __m256 eight = _mm256_add_ps(a.v[0], a.v[1]);
+#endif
+#if defined(__AVX2__)
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
   alignas(64) float lane[16];
   Store(lane, a);
   for (int width = 8; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
   }
   return lane[0];
+#endif
 }
 
 // e^x for x in [-87, 88] (clamped to it), about one unit in the last place; NaN stays NaN.

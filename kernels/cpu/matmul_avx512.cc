@@ -9,9 +9,9 @@ void DecodeTile(WeightFormat format, MatmulArithmetic, const uint8_t* units,
   DecodeFloatTile(format, units, panel);
 }
 
-void Multiply(const WeightPanel& panel, MatmulArithmetic, const ActivationRows& rows, int num_rows,
-              float* acc) {
-  MultiplyFloat(panel, rows, num_rows, acc);
+void Multiply(const WeightPanel* panels, int num_panels, MatmulArithmetic,
+              const ActivationGroup& group, float* acc, int64_t acc_stride) {
+  MultiplyFloat(panels, num_panels, group, acc, acc_stride);
 }
 
 }  // namespace
@@ -19,13 +19,16 @@ void Multiply(const WeightPanel& panel, MatmulArithmetic, const ActivationRows& 
 const MatmulKernels kMatmulAvx512 = {
     .name = "avx512",
     .native_bfloat16 = false,
-    .convert_row = ConvertRowFloat,
+    .float_group_rows = kFloatGroupRows,
+    .bfloat16_group_rows = 0,
+    .convert_group = ConvertGroupFloat,
     .decode_tile = DecodeTile,
     .fold_scales = FoldScales,
     .multiply = Multiply,
-    .max_direct_rows = 0,
+    .has_direct = nullptr,
     .multiply_direct = nullptr,
-    .finish_row = FinishRow,
+    .max_direct_rows = 0,
+    .finish = Finish,
 };
 
 }  // namespace longspan

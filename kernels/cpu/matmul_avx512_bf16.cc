@@ -11,16 +11,20 @@
 namespace longspan {
 namespace {
 
-constexpr int kBFloat16Rows =
-    12;  // sums of a group of rows; accumulators wait in the first-level cache
-constexpr int kMaxDirectRows = 8;
+constexpr int kGroupRows = 8;  // times two panels: 16 sums in registers
+// Decoding a tile again for every group costs two shuffles beside eight dot products, on other
+// units; a panel saves nothing, so that tiles with a direct kernel use it for any number of rows.
+constexpr int64_t kMaxDirectRows = INT64_MAX;
 constexpr int kPairs = kBlockCols / 2;
 
-LONGSPAN_LANES __m512 Dot(__m512 sum, __m512i w, const uint16_t* pair) {
+LONGSPAN_LANES __m512i BroadcastPair(const uint16_t* pair) {
   int32_t x;
   __builtin_memcpy(&x, pair, sizeof(x));
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w),
-                          reinterpret_cast<__m512bh>(_mm512_set1_epi32(x)));
+  return _mm512_set1_epi32(x);
+}
+
+LONGSPAN_LANES __m512 Dot(__m512 sum, __m512i w, __m512i x) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
 }
 
 // ---- Decoding ----
@@ -121,70 +125,89 @@ void DecodeTile(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t*
   }
 }
 
-// ---- Micro-kernel over a panel ----
+// ---- Micro-kernel over panels ----
 
-template <int kRows, int kSubBlock>
-LONGSPAN_LANES void MultiplyRows(const WeightPanel& panel, const uint16_t* x, int64_t stride,
-                                 const float* sums, int64_t sums_stride, float* acc) {
-  const auto* codes = static_cast<const uint16_t*>(panel.codes);
+template <int kRows, int kPanels, int kSubBlock>
+LONGSPAN_LANES void MultiplyRows(const WeightPanel* panels, const ActivationGroup& group,
+                                 float* acc, int64_t acc_stride) {
+  const auto* x = static_cast<const uint16_t*>(group.data);
+  const float* sums = group.sums;
+  const uint16_t* codes[kPanels];
+  for (int t = 0; t < kPanels; ++t) codes[t] = static_cast<const uint16_t*>(panels[t].codes);
   constexpr int kPerBlock = kBlockCols / kSubBlock;
-  for (int s = 0; s < panel.num_blocks * kPerBlock; ++s) {
-    __m512 sum[kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
-#pragma GCC unroll 16
-    for (int p = 0; p < kSubBlock / 2; ++p) {
-      const __m512i w = _mm512_loadu_si512(codes + 32 * p);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) sum[r] = Dot(sum[r], w, x + r * stride + 2 * p);
-    }
-    codes += 16 * kSubBlock;
-    x += kSubBlock;
+  for (int s = 0; s < panels[0].num_blocks * kPerBlock; ++s) {
+    __m512 sum[kPanels][kRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      __m512 total = _mm512_loadu_ps(acc + r * kTileRows);
-      if (panel.scale == nullptr) {
-        total = _mm512_add_ps(total, sum[r]);
-      } else {
-        total = _mm512_fmadd_ps(_mm512_loadu_ps(panel.scale + s * kTileRows), sum[r], total);
-      }
-      if (panel.min != nullptr && kPerBlock == 1) {
-        total = _mm512_fmadd_ps(_mm512_loadu_ps(panel.min + s * kTileRows),
-                                _mm512_set1_ps(sums[r * sums_stride + s]), total);
-      }
-      _mm512_storeu_ps(acc + r * kTileRows, total);
+#pragma GCC unroll 2
+      for (int t = 0; t < kPanels; ++t) sum[t][r] = _mm512_setzero_ps();
     }
+#pragma GCC unroll 4
+    for (int p = 0; p < kSubBlock / 2; ++p) {
+      __m512i w[kPanels];
+#pragma GCC unroll 2
+      for (int t = 0; t < kPanels; ++t) w[t] = _mm512_loadu_si512(codes[t] + 32 * p);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i a = BroadcastPair(x + 2 * (p * kRows + r));
+#pragma GCC unroll 2
+        for (int t = 0; t < kPanels; ++t) sum[t][r] = Dot(sum[t][r], w[t], a);
+      }
+    }
+    x += kSubBlock * kRows;
+#pragma GCC unroll 2
+    for (int t = 0; t < kPanels; ++t) {
+      codes[t] += 16 * kSubBlock;
+      float* a = acc + t * acc_stride;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r, a += kTileRows) {
+        __m512 total = _mm512_loadu_ps(a);
+        if (panels[t].scale == nullptr) {
+          total = _mm512_add_ps(total, sum[t][r]);
+        } else {
+          total =
+              _mm512_fmadd_ps(_mm512_loadu_ps(panels[t].scale + s * kTileRows), sum[t][r], total);
+        }
+        if (kPerBlock == 1 && panels[t].min != nullptr) {
+          total = _mm512_fmadd_ps(_mm512_loadu_ps(panels[t].min + s * kTileRows),
+                                  _mm512_set1_ps(sums[s * kRows + r]), total);
+        }
+        _mm512_storeu_ps(a, total);
+      }
+    }
+  }
+}
+
+template <int kRows, int kPanels>
+void MultiplyPanels(const WeightPanel* panels, const ActivationGroup& group, float* acc,
+                    int64_t acc_stride) {
+  if (panels[0].sub_block == 16) {
+    MultiplyRows<kRows, kPanels, 16>(panels, group, acc, acc_stride);
+  } else {
+    MultiplyRows<kRows, kPanels, 32>(panels, group, acc, acc_stride);
   }
 }
 
 template <int kRows>
-void MultiplyGroup(int num_rows, const WeightPanel& panel, const uint16_t* x, int64_t stride,
-                   const float* sums, int64_t sums_stride, float* acc) {
+void MultiplyGroup(const WeightPanel* panels, int num_panels, const ActivationGroup& group,
+                   float* acc, int64_t acc_stride) {
   if constexpr (kRows > 0) {
-    if (num_rows != kRows) {
-      MultiplyGroup<kRows - 1>(num_rows, panel, x, stride, sums, sums_stride, acc);
-    } else if (panel.sub_block == 16) {
-      MultiplyRows<kRows, 16>(panel, x, stride, sums, sums_stride, acc);
+    if (group.num_rows != kRows) {
+      MultiplyGroup<kRows - 1>(panels, num_panels, group, acc, acc_stride);
+    } else if (num_panels == 2) {
+      MultiplyPanels<kRows, 2>(panels, group, acc, acc_stride);
     } else {
-      MultiplyRows<kRows, 32>(panel, x, stride, sums, sums_stride, acc);
+      MultiplyPanels<kRows, 1>(panels, group, acc, acc_stride);
     }
   }
 }
 
-void Multiply(const WeightPanel& panel, MatmulArithmetic arithmetic, const ActivationRows& rows,
-              int num_rows, float* acc) {
-  if (arithmetic != MatmulArithmetic::kCodesBFloat16) {
-    return MultiplyFloat(panel, rows, num_rows, acc);
-  }
-  const auto* x = static_cast<const uint16_t*>(rows.data);
-  const float* sums = rows.sums;
-  while (num_rows > 0) {
-    const int group = num_rows < kBFloat16Rows ? num_rows : kBFloat16Rows;
-    MultiplyGroup<kBFloat16Rows>(group, panel, x, rows.stride, sums, rows.sums_stride, acc);
-    x += group * rows.stride;
-    sums += group * rows.sums_stride;
-    acc += group * kTileRows;
-    num_rows -= group;
+void Multiply(const WeightPanel* panels, int num_panels, MatmulArithmetic arithmetic,
+              const ActivationGroup& group, float* acc, int64_t acc_stride) {
+  if (arithmetic == MatmulArithmetic::kCodesBFloat16) {
+    MultiplyGroup<kGroupRows>(panels, num_panels, group, acc, acc_stride);
+  } else {
+    MultiplyFloat(panels, num_panels, group, acc, acc_stride);
   }
 }
 
@@ -193,8 +216,7 @@ void Multiply(const WeightPanel& panel, MatmulArithmetic arithmetic, const Activ
 // kBlocks blocks side by side, so that their chains of dot products overlap.
 template <WeightFormat kFormat, int kRows, int kBlocks>
 LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, __m512i table, const uint16_t* x,
-                                 int64_t stride, const float* sums, int64_t sums_stride,
-                                 __m512 (&total)[kRows]) {
+                                 const float* sums, __m512 (&total)[kRows]) {
   constexpr int kUnitBytes = TileUnitBytes(kFormat);
   __m512 sum[kBlocks][kRows];
 #pragma GCC unroll 16
@@ -205,7 +227,8 @@ LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, __m512i table, const uint1
         unit + b * kUnitBytes, table, [&](int p, __m512i w) __attribute__((always_inline)) {
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
-            sum[b][r] = Dot(sum[b][r], w, x + r * stride + b * kBlockCols + 2 * p);
+            sum[b][r] =
+                Dot(sum[b][r], w, BroadcastPair(x + (b * kBlockCols + 2 * p) * kRows + 2 * r));
           }
         });
   }
@@ -221,86 +244,126 @@ LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, __m512i table, const uint1
       }
       if constexpr (kFormat == WeightFormat::kQ4_1) {
         total[r] = _mm512_fmadd_ps(LoadHalves(scales + 32).v[0],
-                                   _mm512_set1_ps(sums[r * sums_stride + b]), total[r]);
+                                   _mm512_set1_ps(sums[b * kRows + r]), total[r]);
       }
     }
   }
 }
 
 template <WeightFormat kFormat, int kRows>
-void DirectTile(const uint8_t* units, int num_blocks, const ActivationRows& rows, float* acc) {
+void DirectTile(const uint8_t* units, int num_blocks, const ActivationGroup& group, float* acc) {
   const __m512i table = NibbleTable(OffsetOf(kFormat));
-  const auto* x = static_cast<const uint16_t*>(rows.data);
-  const float* sums = rows.sums;
+  const auto* x = static_cast<const uint16_t*>(group.data);
+  const float* sums = group.sums;
   __m512 total[kRows];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) total[r] = _mm512_loadu_ps(acc + r * kTileRows);
+  for (int r = 0; r < kRows; ++r) total[r] = _mm512_setzero_ps();
   constexpr int kBlocks = kRows <= 2 ? 2 : 1;
   int b = 0;
   for (; b + kBlocks <= num_blocks; b += kBlocks) {
-    DirectBlocks<kFormat, kRows, kBlocks>(units, table, x, rows.stride, sums, rows.sums_stride,
-                                          total);
+    DirectBlocks<kFormat, kRows, kBlocks>(units, table, x, sums, total);
     units += kBlocks * TileUnitBytes(kFormat);
-    x += kBlocks * kBlockCols;
-    sums += kBlocks;
+    x += kBlocks * kBlockCols * kRows;
+    sums += kBlocks * kRows;
   }
-  if (b < num_blocks) {
-    DirectBlocks<kFormat, kRows, 1>(units, table, x, rows.stride, sums, rows.sums_stride, total);
-  }
+  if (b < num_blocks) DirectBlocks<kFormat, kRows, 1>(units, table, x, sums, total);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(acc + r * kTileRows, total[r]);
 }
 
-template <WeightFormat kFormat, int kRows = kMaxDirectRows>
-void DirectRows(const uint8_t* units, int num_blocks, const ActivationRows& rows, int num_rows,
-                float* acc) {
+template <WeightFormat kFormat, int kRows = kGroupRows>
+void DirectRows(const uint8_t* units, int num_blocks, const ActivationGroup& group, float* acc) {
   if constexpr (kRows > 0) {
-    if (num_rows == kRows) {
-      DirectTile<kFormat, kRows>(units, num_blocks, rows, acc);
+    if (group.num_rows == kRows) {
+      DirectTile<kFormat, kRows>(units, num_blocks, group, acc);
     } else {
-      DirectRows<kFormat, kRows - 1>(units, num_blocks, rows, num_rows, acc);
+      DirectRows<kFormat, kRows - 1>(units, num_blocks, group, acc);
     }
   }
 }
 
-bool MultiplyDirect(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
-                    int num_blocks, const ActivationRows& rows, int num_rows, float* acc) {
-  if (arithmetic != MatmulArithmetic::kCodesBFloat16) return false;
+bool HasDirect(WeightFormat format, MatmulArithmetic arithmetic) {
+  return arithmetic == MatmulArithmetic::kCodesBFloat16 && TileUnitBytes(format) != 0;
+}
+
+void MultiplyDirect(WeightFormat format, const uint8_t* units, int num_blocks,
+                    const ActivationGroup& group, float* acc) {
   switch (format) {
     case WeightFormat::kQ4_0:
-      DirectRows<WeightFormat::kQ4_0>(units, num_blocks, rows, num_rows, acc);
-      return true;
+      return DirectRows<WeightFormat::kQ4_0>(units, num_blocks, group, acc);
     case WeightFormat::kQ4_1:
-      DirectRows<WeightFormat::kQ4_1>(units, num_blocks, rows, num_rows, acc);
-      return true;
+      return DirectRows<WeightFormat::kQ4_1>(units, num_blocks, group, acc);
     case WeightFormat::kQ8_0:
-      DirectRows<WeightFormat::kQ8_0>(units, num_blocks, rows, num_rows, acc);
-      return true;
-    case WeightFormat::kBF16:
-      DirectRows<WeightFormat::kBF16>(units, num_blocks, rows, num_rows, acc);
-      return true;
-    default:
-      return false;
+      return DirectRows<WeightFormat::kQ8_0>(units, num_blocks, group, acc);
+    default:  // kBF16
+      return DirectRows<WeightFormat::kBF16>(units, num_blocks, group, acc);
   }
 }
 
 // ---- Activations ----
 
-void ConvertRow(const ConvertRowParams& p) {
-  if (p.arithmetic != MatmulArithmetic::kCodesBFloat16) return ConvertRowFloat(p);
-  const float inverse_rms = p.norm_weight == nullptr ? 1.0f : InverseRms(p.x, p.cols, p.norm_eps);
-  auto* out = static_cast<uint16_t*>(p.out);
-  for (int64_t first = 0; first < p.cols; first += kBlockCols) {
-    __m512 half[2];
-    ConvertBlock(
-        p, first, inverse_rms,
-        false, [&](int h, const Floats& v) __attribute__((always_inline)) { half[h] = v.v[0]; });
-    const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half[1], half[0]));
-    _mm512_storeu_si512(out + first, rounded);
-    const __m512i even = _mm512_slli_epi32(rounded, 16);
-    const __m512i odd = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
-    const Floats pairs = {{_mm512_castsi512_ps(even) + _mm512_castsi512_ps(odd)}};
-    p.sums[first / kBlockCols] = SumLanes(pairs);
+// Four rows of 16 column pairs to [16 pairs][4 rows], written every `stride` bytes.
+LONGSPAN_LANES void StoreTransposed(const __m512i (&row)[4], char* out, int64_t stride) {
+  const __m512i a = _mm512_unpacklo_epi32(row[0], row[1]);
+  const __m512i b = _mm512_unpackhi_epi32(row[0], row[1]);
+  const __m512i c = _mm512_unpacklo_epi32(row[2], row[3]);
+  const __m512i d = _mm512_unpackhi_epi32(row[2], row[3]);
+  // 128-bit lane l of quad[j] is pair 4 l + j.
+  const __m512i quad[4] = {_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c),
+                           _mm512_unpacklo_epi64(b, d), _mm512_unpackhi_epi64(b, d)};
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    const auto store = [&](int l, __m128i v) __attribute__((always_inline)) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + (4 * l + j) * stride), v);
+    };
+    store(0, _mm512_castsi512_si128(quad[j]));
+    store(1, _mm512_extracti32x4_epi32(quad[j], 1));
+    store(2, _mm512_extracti32x4_epi32(quad[j], 2));
+    store(3, _mm512_extracti32x4_epi32(quad[j], 3));
+  }
+}
+
+// Rounds a block; sum receives the sum of the rounded values.
+LONGSPAN_LANES __m512i RoundBlock(const RowToConvert& row, int64_t first, int64_t cols,
+                                  float* sum) {
+  Floats half[2];
+  LoadBlock(row, first, cols, half);
+  const auto rounded = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half[1].v[0], half[0].v[0]));
+  const __m512i even = _mm512_slli_epi32(rounded, 16);
+  const __m512i odd = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  *sum = SumLanes({{_mm512_add_ps(_mm512_castsi512_ps(even), _mm512_castsi512_ps(odd))}});
+  return rounded;
+}
+
+void ConvertFullGroup(const ConvertGroupParams& p) {
+  RowToConvert rows[kGroupRows];
+  for (int r = 0; r < kGroupRows; ++r) rows[r] = StartRow(p, r);
+  char* out = static_cast<char*>(p.data);
+  float* sums = p.sums;
+  constexpr int kPairBytes = 4 * kGroupRows;
+  for (int64_t first = 0; first < p.cols; first += kBlockCols, sums += kGroupRows) {
+    for (int r = 0; r < kGroupRows; r += 4) {
+      __m512i four[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) four[i] = RoundBlock(rows[r + i], first, p.cols, sums + r + i);
+      StoreTransposed(four, out + 4 * r, kPairBytes);
+    }
+    out += kPairs * kPairBytes;
+  }
+}
+
+void ConvertGroup(const ConvertGroupParams& p) {
+  if (p.arithmetic != MatmulArithmetic::kCodesBFloat16) return ConvertGroupFloat(p);
+  if (p.num_rows == kGroupRows) return ConvertFullGroup(p);
+  for (int r = 0; r < p.num_rows; ++r) {
+    const RowToConvert row = StartRow(p, r);
+    auto* out = static_cast<uint32_t*>(p.data) + r;
+    float* sums = p.sums + r;
+    for (int64_t first = 0; first < p.cols; first += kBlockCols, sums += p.num_rows) {
+      alignas(64) uint32_t pairs[kPairs];
+      _mm512_store_si512(pairs, RoundBlock(row, first, p.cols, sums));
+      for (int i = 0; i < kPairs; ++i, out += p.num_rows) *out = pairs[i];
+    }
   }
 }
 
@@ -309,13 +372,16 @@ void ConvertRow(const ConvertRowParams& p) {
 const MatmulKernels kMatmulAvx512BFloat16 = {
     .name = "avx512_bf16",
     .native_bfloat16 = true,
-    .convert_row = ConvertRow,
+    .float_group_rows = kFloatGroupRows,
+    .bfloat16_group_rows = kGroupRows,
+    .convert_group = ConvertGroup,
     .decode_tile = DecodeTile,
     .fold_scales = FoldScales,
     .multiply = Multiply,
-    .max_direct_rows = kMaxDirectRows,
+    .has_direct = HasDirect,
     .multiply_direct = MultiplyDirect,
-    .finish_row = FinishRow,
+    .max_direct_rows = kMaxDirectRows,
+    .finish = Finish,
 };
 
 }  // namespace longspan

@@ -9,13 +9,17 @@
 namespace longspan {
 namespace {
 
-// Rows of the float micro-kernel: their sums must stay in registers.
+// Rows of a group and panels multiplied together: their sums must stay in registers, and the more
+// of both, the fewer loads a multiply-add costs.
 #if defined(__AVX512F__)
-constexpr int kFloatRows = 12;
+constexpr int kFloatGroupRows = 8;
+constexpr int kFloatPanels = 2;
 #elif defined(__AVX2__)
-constexpr int kFloatRows = 6;
+constexpr int kFloatGroupRows = 6;
+constexpr int kFloatPanels = 1;
 #else
-constexpr int kFloatRows = 2;
+constexpr int kFloatGroupRows = 2;
+constexpr int kFloatPanels = 1;
 #endif
 
 // ---- Decoding of the tile layout into float panels ----
@@ -95,73 +99,80 @@ void FoldScales(const WeightPanel& panel) {
 
 // ---- Micro-kernel ----
 
-// acc[kRows][16] += panel * rows, in the order that matmul_kernels.h fixes.
-template <int kRows, int kSubBlock>
-LONGSPAN_LANES void MultiplyFloatRows(const WeightPanel& panel, const float* x, int64_t stride,
-                                      const float* sums, int64_t sums_stride, float* acc) {
-  const float* codes = static_cast<const float*>(panel.codes);
+// acc[kPanels][kRows][16] += panels * group, in the order that matmul_kernels.h fixes.
+template <int kRows, int kPanels, int kSubBlock>
+LONGSPAN_LANES void MultiplyFloatRows(const WeightPanel* panels, const ActivationGroup& group,
+                                      float* acc, int64_t acc_stride) {
+  const auto* x = static_cast<const float*>(group.data);
+  const float* sums = group.sums;
+  const float* codes[kPanels];
+  for (int t = 0; t < kPanels; ++t) codes[t] = static_cast<const float*>(panels[t].codes);
   constexpr int kPerBlock = kBlockCols / kSubBlock;
-  for (int s = 0; s < panel.num_blocks * kPerBlock; ++s) {
-    Floats sum[kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) sum[r] = Broadcast(0.0f);
-    for (int k = 0; k < kSubBlock; ++k, codes += kTileRows) {
-      const Floats w = Load(codes);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        sum[r] = MulAdd(w, Broadcast(x[r * stride + s * kSubBlock + k]), sum[r]);
-      }
-    }
+  for (int s = 0; s < panels[0].num_blocks * kPerBlock; ++s) {
+    Floats sum[kPanels][kRows];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      float* a = acc + r * kTileRows;
-      Floats total = Load(a);
-      if (panel.scale == nullptr) {
-        total = Add(total, sum[r]);
-      } else {
-        total = MulAdd(Load(panel.scale + s * kTileRows), sum[r], total);
+#pragma GCC unroll 2
+      for (int t = 0; t < kPanels; ++t) sum[t][r] = Broadcast(0.0f);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < kSubBlock; ++k) {
+      Floats w[kPanels];
+#pragma GCC unroll 2
+      for (int t = 0; t < kPanels; ++t) w[t] = Load(codes[t] + k * kTileRows);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Floats a = Broadcast(x[k * kRows + r]);
+#pragma GCC unroll 2
+        for (int t = 0; t < kPanels; ++t) sum[t][r] = MulAdd(w[t], a, sum[t][r]);
       }
-      if (panel.min != nullptr && kPerBlock == 1) {
-        total =
-            MulAdd(Load(panel.min + s * kTileRows), Broadcast(sums[r * sums_stride + s]), total);
+    }
+    x += kSubBlock * kRows;
+#pragma GCC unroll 2
+    for (int t = 0; t < kPanels; ++t) {
+      codes[t] += kSubBlock * kTileRows;
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        float* a = acc + t * acc_stride + r * kTileRows;
+        Floats total = Load(a);
+        if (panels[t].scale == nullptr) {
+          total = Add(total, sum[t][r]);
+        } else {
+          total = MulAdd(Load(panels[t].scale + s * kTileRows), sum[t][r], total);
+        }
+        if (kPerBlock == 1 && panels[t].min != nullptr) {
+          total =
+              MulAdd(Load(panels[t].min + s * kTileRows), Broadcast(sums[s * kRows + r]), total);
+        }
+        Store(a, total);
       }
-      Store(a, total);
     }
   }
 }
 
-template <int kRows>
-void MultiplyFloatGroup(const WeightPanel& panel, const float* x, int64_t stride, const float* sums,
-                        int64_t sums_stride, float* acc) {
-  if (panel.sub_block == 16) {
-    MultiplyFloatRows<kRows, 16>(panel, x, stride, sums, sums_stride, acc);
+template <int kRows, int kPanels>
+void MultiplyFloatPanels(const WeightPanel* panels, const ActivationGroup& group, float* acc,
+                         int64_t acc_stride) {
+  if (panels[0].sub_block == 16) {
+    MultiplyFloatRows<kRows, kPanels, 16>(panels, group, acc, acc_stride);
   } else {
-    MultiplyFloatRows<kRows, 32>(panel, x, stride, sums, sums_stride, acc);
+    MultiplyFloatRows<kRows, kPanels, 32>(panels, group, acc, acc_stride);
   }
 }
 
-template <int kRows>
-void MultiplyFloatTail(int num_rows, const WeightPanel& panel, const float* x, int64_t stride,
-                       const float* sums, int64_t sums_stride, float* acc) {
+template <int kRows = kFloatGroupRows>
+void MultiplyFloat(const WeightPanel* panels, int num_panels, const ActivationGroup& group,
+                   float* acc, int64_t acc_stride) {
   if constexpr (kRows > 0) {
-    if (num_rows == kRows) {
-      MultiplyFloatGroup<kRows>(panel, x, stride, sums, sums_stride, acc);
-    } else {
-      MultiplyFloatTail<kRows - 1>(num_rows, panel, x, stride, sums, sums_stride, acc);
+    if (group.num_rows != kRows) {
+      return MultiplyFloat<kRows - 1>(panels, num_panels, group, acc, acc_stride);
     }
-  }
-}
-
-void MultiplyFloat(const WeightPanel& panel, const ActivationRows& rows, int num_rows, float* acc) {
-  const float* x = static_cast<const float*>(rows.data);
-  const float* sums = rows.sums;
-  while (num_rows > 0) {
-    const int group = num_rows < kFloatRows ? num_rows : kFloatRows;
-    MultiplyFloatTail<kFloatRows>(group, panel, x, rows.stride, sums, rows.sums_stride, acc);
-    x += group * rows.stride;
-    sums += group * rows.sums_stride;
-    acc += group * kTileRows;
-    num_rows -= group;
+    if (num_panels == kFloatPanels) {
+      return MultiplyFloatPanels<kRows, kFloatPanels>(panels, group, acc, acc_stride);
+    }
+    for (int t = 0; t < num_panels; ++t) {
+      MultiplyFloatPanels<kRows, 1>(panels + t, group, acc + t * acc_stride, acc_stride);
+    }
   }
 }
 
@@ -180,44 +191,60 @@ inline float InverseRms(const float* x, int64_t cols, float eps) {
   return 1.0f / __builtin_sqrtf(total / static_cast<float>(cols) + eps);
 }
 
-// Normalises and rounds one block of 32 (zero-padded past cols) and sums it.
-// store(half, floats) receives columns [16 half, 16 half + 16) of the block.
-template <typename StoreHalf>
-LONGSPAN_LANES float ConvertBlock(const ConvertRowParams& p, int64_t first, float inverse_rms,
-                                  bool round, StoreHalf store) {
-  alignas(64) float padded[2][kBlockCols];
-  const float* x = p.x + first;
-  const float* weight = p.norm_weight == nullptr ? nullptr : p.norm_weight + first;
-  if (first + kBlockCols > p.cols) {
-    for (int i = 0; i < kBlockCols; ++i) {
-      const bool inside = first + i < p.cols;
-      padded[0][i] = inside ? x[i] : 0.0f;
-      padded[1][i] = inside && weight != nullptr ? weight[i] : 0.0f;
-    }
-    x = padded[0];
-    if (weight != nullptr) weight = padded[1];
-  }
-  Floats half[2];
-  for (int h = 0; h < 2; ++h) {
-    half[h] = Load(x + 16 * h);
-    if (weight != nullptr) {
-      half[h] = Mul(Mul(half[h], Broadcast(inverse_rms)), Load(weight + 16 * h));
-    }
-    if (round) half[h] = RoundToBFloat16(half[h]);
-    store(h, half[h]);
-  }
-  return SumLanes(Add(half[0], half[1]));
+// A row on its way into a group.
+struct RowToConvert {
+  const float* x;
+  const float* norm_weight;
+  float inverse_rms;
+};
+
+LONGSPAN_LANES RowToConvert StartRow(const ConvertGroupParams& p, int row) {
+  const float* x = p.x + row * p.x_stride;
+  return {x, p.norm_weight, p.norm_weight == nullptr ? 1.0f : InverseRms(x, p.cols, p.norm_eps)};
 }
 
-inline void ConvertRowFloat(const ConvertRowParams& p) {
-  const float inverse_rms = p.norm_weight == nullptr ? 1.0f : InverseRms(p.x, p.cols, p.norm_eps);
+// Columns [first, first + 32) of a row, normalised; zeros past cols.
+LONGSPAN_LANES void LoadBlock(const RowToConvert& row, int64_t first, int64_t cols,
+                              Floats (&half)[2]) {
+  const float* x = row.x + first;
+  const float* weight = row.norm_weight + (row.norm_weight == nullptr ? 0 : first);
+  alignas(64) float padded[2][kBlockCols];
+  if (first + kBlockCols > cols) {
+    for (int i = 0; i < kBlockCols; ++i) {
+      const bool inside = first + i < cols;
+      padded[0][i] = inside ? x[i] : 0.0f;
+      padded[1][i] = inside && row.norm_weight != nullptr ? weight[i] : 0.0f;
+    }
+    x = padded[0];
+    if (row.norm_weight != nullptr) weight = padded[1];
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; ++h) {
+    half[h] = Load(x + 16 * h);
+    if (row.norm_weight != nullptr) {
+      half[h] = Mul(Mul(half[h], Broadcast(row.inverse_rms)), Load(weight + 16 * h));
+    }
+  }
+}
+
+inline void ConvertGroupFloat(const ConvertGroupParams& p) {
   const bool round = p.arithmetic != MatmulArithmetic::kDequantised;
-  float* out = static_cast<float*>(p.out);
-  for (int64_t first = 0; first < p.cols; first += kBlockCols) {
-    p.sums[first / kBlockCols] = ConvertBlock(
-        p, first, inverse_rms, round, [&](int h, const Floats& v) __attribute__((always_inline)) {
-          Store(out + first + 16 * h, v);
-        });
+  for (int r = 0; r < p.num_rows; ++r) {
+    const RowToConvert row = StartRow(p, r);
+    float* out = static_cast<float*>(p.data) + r;
+    float* sums = p.sums + r;
+    for (int64_t first = 0; first < p.cols; first += kBlockCols) {
+      Floats half[2];
+      LoadBlock(row, first, p.cols, half);
+      if (round) half[0] = RoundToBFloat16(half[0]);
+      if (round) half[1] = RoundToBFloat16(half[1]);
+      *sums = SumLanes(Add(half[0], half[1]));
+      sums += p.num_rows;
+      alignas(64) float block[kBlockCols];
+      Store(block, half[0]);
+      Store(block + 16, half[1]);
+      for (int i = 0; i < kBlockCols; ++i, out += p.num_rows) *out = block[i];
+    }
   }
 }
 
@@ -228,27 +255,47 @@ LONGSPAN_LANES Floats Silu(const Floats& g) {
   return Div(g, Add(e, Broadcast(1.0f)));
 }
 
-void FinishRow(const FinishRowParams& p) {
+template <MatmulEpilogue kEpilogue>
+LONGSPAN_LANES Floats FinishLanes(const Floats& value, const float* up, const Floats& y) {
+  if constexpr (kEpilogue == MatmulEpilogue::kSiluMul) return Mul(Silu(value), Load(up));
+  if constexpr (kEpilogue == MatmulEpilogue::kAdd) return Add(y, value);
+  return value;
+}
+
+template <MatmulEpilogue kEpilogue>
+void FinishRows(const FinishParams& p) {
   const bool full = p.num_lanes == kTileRows;
-  alignas(64) float part[kTileRows] = {};
-  Floats value = Load(p.acc);
+  alignas(64) float part[kTileRows] = {};  // stands for what lies past a narrow tile
+  Floats bias = Broadcast(0.0f);
   if (p.bias != nullptr) {
-    const float* bias = p.bias;
-    if (!full) {
-      for (int i = 0; i < p.num_lanes; ++i) part[i] = bias[i];
-      bias = part;
+    for (int i = 0; i < p.num_lanes; ++i) part[i] = p.bias[i];
+    bias = Load(part);
+  }
+  float* y = p.y;
+  for (int r = 0; r < p.num_rows; ++r, y += p.y_stride) {
+    Floats value = Load(p.acc + r * kTileRows);
+    if (p.bias != nullptr) value = Add(value, bias);
+    if (full) {
+      const Floats old = kEpilogue == MatmulEpilogue::kAdd ? Load(y) : value;
+      Store(y, FinishLanes<kEpilogue>(value, p.acc_up + r * kTileRows, old));
+      continue;
     }
-    value = Add(value, Load(bias));
+    if (kEpilogue == MatmulEpilogue::kAdd) {
+      for (int i = 0; i < p.num_lanes; ++i) part[i] = y[i];
+    }
+    Store(part, FinishLanes<kEpilogue>(value, p.acc_up + r * kTileRows, Load(part)));
+    for (int i = 0; i < p.num_lanes; ++i) y[i] = part[i];
   }
-  if (p.epilogue == MatmulEpilogue::kSiluMul) value = Mul(Silu(value), Load(p.acc_up));
-  if (full) {
-    if (p.epilogue == MatmulEpilogue::kAdd) value = Add(Load(p.y), value);
-    Store(p.y, value);
-    return;
-  }
-  Store(part, value);
-  for (int i = 0; i < p.num_lanes; ++i) {
-    p.y[i] = p.epilogue == MatmulEpilogue::kAdd ? p.y[i] + part[i] : part[i];
+}
+
+void Finish(const FinishParams& p) {
+  switch (p.epilogue) {
+    case MatmulEpilogue::kStore:
+      return FinishRows<MatmulEpilogue::kStore>(p);
+    case MatmulEpilogue::kAdd:
+      return FinishRows<MatmulEpilogue::kAdd>(p);
+    case MatmulEpilogue::kSiluMul:
+      return FinishRows<MatmulEpilogue::kSiluMul>(p);
   }
 }
 

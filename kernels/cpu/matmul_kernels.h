@@ -35,29 +35,33 @@ struct WeightPanel {
   int sub_block;  // 16 or 32
 };
 
-// Activations as the micro-kernels read them: float or bfloat16 rows, zero-padded to whole blocks.
-struct ActivationRows {
+// Up to group_rows activation rows, interleaved so that a micro-kernel walks one pointer: float
+// [K][num_rows] or bfloat16 [K / 2][num_rows][2], K padded with zeros to whole blocks.
+struct ActivationGroup {
   const void* data;
-  int64_t stride;     // elements
-  const float* sums;  // sum of each block of 32, of the rounded values
-  int64_t sums_stride;
+  const float* sums;  // [K / 32][num_rows]: sums of each block's rounded values
+  int num_rows;
 };
 
-struct ConvertRowParams {
-  const float* x;
+struct ConvertGroupParams {
+  const float* x;  // row r at x + r * x_stride
+  int64_t x_stride;
   const float* norm_weight;  // null: no RMSNorm
   float norm_eps;
   int64_t cols;
   MatmulArithmetic arithmetic;
-  void* out;    // cols rounded up to 32; elements as the arithmetic's
-  float* sums;  // one per block
+  int num_rows;
+  void* data;  // as in ActivationGroup
+  float* sums;
 };
 
-struct FinishRowParams {
-  const float* acc;     // [16]
-  const float* acc_up;  // [16], kSiluMul only
+struct FinishParams {
+  const float* acc;     // [num_rows][16]
+  const float* acc_up;  // [num_rows][16], kSiluMul only
   const float* bias;    // null: none
   float* y;
+  int64_t y_stride;
+  int num_rows;
   int num_lanes;  // 1..16
   MatmulEpilogue epilogue;
 };
@@ -65,7 +69,9 @@ struct FinishRowParams {
 struct MatmulKernels {
   const char* name;
   bool native_bfloat16;
-  void (*convert_row)(const ConvertRowParams& params);
+  int float_group_rows;     // rows of a full group, for float elements
+  int bfloat16_group_rows;  // and for bfloat16 elements
+  void (*convert_group)(const ConvertGroupParams& params);
   // units: num_blocks of the tile layout (weight_tiles.h). Fills a panel whose memory the caller
   // gave; scale and min are written only when not null.
   void (*decode_tile)(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
@@ -73,15 +79,17 @@ struct MatmulKernels {
   // Multiplies scale and adds min in place (float panels), rounding both steps as DequantizeRow
   // does.
   void (*fold_scales)(const WeightPanel& panel);
-  // acc[num_rows][16] += panel * rows.
-  void (*multiply)(const WeightPanel& panel, MatmulArithmetic arithmetic,
-                   const ActivationRows& rows, int num_rows, float* acc);
-  // The same product straight from the tile layout, for at most max_direct_rows rows. False: this
-  // format or arithmetic has no such kernel.
-  int max_direct_rows;
-  bool (*multiply_direct)(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
-                          int num_blocks, const ActivationRows& rows, int num_rows, float* acc);
-  void (*finish_row)(const FinishRowParams& params);
+  // acc[i][num_rows][16] += panels[i] * group for one or two panels of equal shape; acc[1] lies
+  // acc_stride floats after acc[0].
+  void (*multiply)(const WeightPanel* panels, int num_panels, MatmulArithmetic arithmetic,
+                   const ActivationGroup& group, float* acc, int64_t acc_stride);
+  // acc[num_rows][16] = tile * group straight from the tile layout; only where has_direct says so,
+  // and not above max_direct_rows: there, decoding a panel once for all groups is cheaper.
+  bool (*has_direct)(WeightFormat format, MatmulArithmetic arithmetic);
+  void (*multiply_direct)(WeightFormat format, const uint8_t* units, int num_blocks,
+                          const ActivationGroup& group, float* acc);
+  int64_t max_direct_rows;
+  void (*finish)(const FinishParams& params);
 };
 
 // Every table this processor can run, fastest first; the last one is plain C++.
