@@ -35,6 +35,9 @@ if(LONGSPAN_SANITIZE)
                          -fno-sanitize-recover=all -g1)
   target_link_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE})
 endif()
+if(LONGSPAN_FUZZ)
+  target_compile_options(longspan_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 # find_package that names the Debian package when something is missing.
 macro(longspan_find package debian)

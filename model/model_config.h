@@ -33,6 +33,8 @@ struct RopeConfig {
   double beta_slow = 1.0;               // yarn
   double attention_factor = 0.0;        // yarn; 0: 0.1 ln(factor) + 1
   std::vector<float> freq_factors;      // divisors per pair from a GGUF's rope_freqs; empty: none
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct ModelConfig {
@@ -58,6 +60,8 @@ struct ModelConfig {
   std::string chat_template;   // jinja2 source; empty: none
   DType weight_dtype = DType::kFloat32;  // nominal, for GetModelInfo; quantised files say so by weight_format
   std::string weight_format;   // "Q4_1", "BF16", ...
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 }  // namespace longspan

@@ -233,7 +233,7 @@ std::vector<BrokenFile> GgufTensors() {
       Gguf("no_dimensions", "has 0 dimensions", [](GgufSpec& s) { s.Find(kQuery).dims = {}; }),
       Gguf("five_dimensions", "has 5 dimensions",
            [](GgufSpec& s) {
-             s.Find(kQuery).dims = {32, 144, 1, 1, 1};
+             s.Find(kQuery).dims = {48, 96, 1, 1, 1};
            }),
       Gguf("dimension_0", "has a dimension of 0",
            [](GgufSpec& s) {
@@ -281,11 +281,11 @@ std::vector<BrokenFile> GgufTensors() {
            [](GgufSpec& s) {
              s.Tensor({"blk.2.attn_q.weight", {4}, 0, std::string(16, 'x'), {}});
            }),
-      Gguf("tensor_transposed", "has shape [32, 144], wanted [144, 32]",
+      Gguf("tensor_transposed", "has shape [48, 96], wanted [96, 48]",
            [](GgufSpec& s) {
-             s.Find(kQuery).dims = {144, 32};
+             s.Find(kQuery).dims = {96, 48};
            }),
-      Gguf("heads_times_head_size", "has shape [144, 32], wanted [288, 32]",
+      Gguf("heads_times_head_size", "has shape [96, 48], wanted [192, 48]",
            [](GgufSpec& s) {
              s.Set("llama.attention.key_length", kU32, Bytes(uint32_t{32}));
              s.Set("llama.attention.value_length", kU32, Bytes(uint32_t{32}));

@@ -158,9 +158,9 @@ TEST(GgufConfig, BiasesFollowTheTensors) {
     spec.Tensor({name, {rows}, 0, std::string(4 * rows, '\0'), {}});
   };
   for (const char* layer : {"blk.0.", "blk.1."}) {
-    add(std::string(layer) + "attn_q.bias", 144);
-    add(std::string(layer) + "attn_k.bias", 48);
-    add(std::string(layer) + "attn_v.bias", 48);
+    add(std::string(layer) + "attn_q.bias", 96);
+    add(std::string(layer) + "attn_k.bias", 32);
+    add(std::string(layer) + "attn_v.bias", 32);
   }
   const auto config = ConfigOf(spec);
   ASSERT_TRUE(config.ok()) << config.status();

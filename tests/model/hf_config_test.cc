@@ -100,7 +100,7 @@ TEST(HfConfig, ReadsEveryRopeScalingInBothSpellings) {
   EXPECT_EQ(linear.factor, 4.0);
   const RopeConfig llama3 = TinyConfig("llama_rope_llama3").rope;
   EXPECT_EQ(llama3.scaling, RopeScaling::kLlama3);
-  EXPECT_EQ(llama3.original_context_length, 32);
+  EXPECT_EQ(llama3.original_context_length, 64);
   EXPECT_EQ(llama3.low_freq_factor, 1.0);
   EXPECT_EQ(llama3.high_freq_factor, 4.0);
   const RopeConfig yarn = TinyConfig("llama_rope_yarn").rope;

@@ -49,13 +49,18 @@ Json RopeConfigJson(const std::string& name) {
   if (name == "llama_rope_linear") {
     return SmallConfig({{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}});
   }
-  Json scaling = {{"factor", 8.0}, {"original_max_position_embeddings", 32}};
   if (name == "llama_rope_yarn") {
-    scaling["rope_type"] = "yarn";
-  } else {
-    scaling.update({{"rope_type", "llama3"}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}});
+    return SmallConfig(
+        {{"max_position_embeddings", 8192},
+         {"rope_scaling",
+          {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 1024}}}});
   }
-  return SmallConfig({{"rope_scaling", scaling}});
+  return SmallConfig({{"rope_scaling",
+                       {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}}}});
 }
 
 Json QwenConfigJson(const std::string& name) {
@@ -146,8 +151,7 @@ Json TinyConfigJson(const std::string& name) {
                                  {"rope_theta", 1000000.0}});
   }
   if (name == "llama_untied") {
-    return SmallConfig(
-        {{"hidden_size", 32}, {"num_attention_heads", 9}, {"num_key_value_heads", 3}});
+    return SmallConfig({{"num_attention_heads", 6}, {"num_key_value_heads", 2}});
   }
   if (name == "llama_tied") {
     Json config = SmallConfig(
