@@ -47,7 +47,9 @@ Status CheckAddressSyntax(const std::string& flag, const std::string& address) {
 bool IsLocalAddress(const std::string& address) {
   if (address.rfind(kUnix, 0) == 0) return true;
   const std::string_view host = Host(address);
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+  return host == "localhost" || host == "::1" ||
+         (host.rfind("127.", 0) == 0 &&
+          host.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
 Status CheckBindPolicy(const std::string& flag, const std::string& address, bool insecure_bind) {

@@ -291,7 +291,9 @@ TEST_F(EngineTest, ADeviceErrorEndsEveryRequestAndRefusesNewOnes) {
   while (!finished && outbox_.Pop(events)) {
     for (const StreamEvent& event : events) {
       finished = event.event.id == id && event.event.kind == SequenceEvent::Kind::kFinished;
-      if (finished) EXPECT_EQ(event.event.reason, FinishReason::kDrained);
+      if (finished) {
+        EXPECT_EQ(event.event.reason, FinishReason::kDrained);
+      }
     }
   }
   EXPECT_TRUE(engine_->fatal_error().has_value());

@@ -23,7 +23,8 @@ TEST(BindAddress, Fault_T5_OtherAddressesNeedInsecureBind) {
   for (const char* local : {"127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "unix:/x"}) {
     EXPECT_TRUE(CheckBindPolicy("--listen", local, false).ok()) << local;
   }
-  for (const char* open : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "[fe80::1]:1"}) {
+  for (const char* open :
+       {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "127.example.org:1", "[fe80::1]:1"}) {
     EXPECT_FALSE(CheckBindPolicy("--listen", open, false).ok()) << open;
     EXPECT_TRUE(CheckBindPolicy("--listen", open, true).ok()) << open;
   }
