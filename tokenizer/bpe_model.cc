@@ -10,6 +10,7 @@ namespace longspan {
 namespace {
 
 constexpr uint32_t kStepsPerCancelCheck = 4096;
+constexpr size_t kMaxSymbolsOfShortPiece = 1024;
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
@@ -26,11 +27,6 @@ void Push(int32_t id, std::vector<BpeModel::Symbol>& symbols) {
   symbols.push_back({id, position - 1, -1});
 }
 
-// Heap order: std's heaps put the largest on top, so "less" means "worse".
-bool IsWorse(const BpeModel::Candidate& a, const BpeModel::Candidate& b) {
-  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
-}
-
 }  // namespace
 
 BpeModel::BpeModel(BpeModelConfig config) : config_(std::move(config)) {
@@ -41,40 +37,17 @@ BpeModel::BpeModel(BpeModelConfig config) : config_(std::move(config)) {
     const uint64_t pair = PairKey(ToInt(rule.left), ToInt(rule.right));
     uint64_t at = Mix(pair) & mask;
     while (slots_[at].pair != kNoPair && slots_[at].pair != pair) at = (at + 1) & mask;
-    slots_[at] = {pair, static_cast<uint32_t>(rank), ToInt(rule.merged)};
+    slots_[at] = {pair, static_cast<uint32_t>(rank)};
   }
-  config_.merges = {};
 }
 
-const BpeModel::Slot* BpeModel::FindMerge(int32_t left, int32_t right) const {
+std::optional<uint32_t> BpeModel::FindRank(int32_t left, int32_t right) const {
   const uint64_t pair = PairKey(left, right);
   const uint64_t mask = slots_.size() - 1;
   for (uint64_t at = Mix(pair) & mask; slots_[at].pair != kNoPair; at = (at + 1) & mask) {
-    if (slots_[at].pair == pair) return &slots_[at];
+    if (slots_[at].pair == pair) return slots_[at].rank;
   }
-  return nullptr;
-}
-
-Status BpeModel::Encode(std::string_view piece, const CancelFlag& cancelled, Scratch& scratch,
-                        std::vector<TokenId>& ids) const {
-  if (piece.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    return InvalidArgument("text: {} bytes (limit {})", piece.size(),
-                           std::numeric_limits<int32_t>::max());
-  }
-  if (!config_.whole_piece_ids.empty()) {
-    const auto whole = config_.whole_piece_ids.find(std::string(piece));
-    if (whole != config_.whole_piece_ids.end()) {
-      ids.push_back(whole->second);
-      return absl::OkStatus();
-    }
-  }
-  scratch.symbols.clear();
-  Start(piece, scratch.symbols);
-  RETURN_IF_ERROR(MergeAll(cancelled, scratch));
-  for (const Symbol& symbol : scratch.symbols) {
-    if (symbol.id >= 0) ids.push_back(TokenId{symbol.id});
-  }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 void BpeModel::Start(std::string_view piece, std::vector<Symbol>& symbols) const {
@@ -119,47 +92,64 @@ void BpeModel::StartWithCharacters(std::string_view piece, std::vector<Symbol>& 
   }
 }
 
-Status BpeModel::MergeAll(const CancelFlag& cancelled, Scratch& scratch) const {
-  std::vector<Symbol>& symbols = scratch.symbols;
-  std::vector<Candidate>& queue = scratch.queue;
-  queue.clear();
-  const auto candidate_at = [&](int32_t left) -> std::optional<Candidate> {
-    const Slot* slot = FindMerge(symbols[left].id, symbols[symbols[left].next].id);
-    if (slot == nullptr) return std::nullopt;
-    return Candidate{slot->rank, left, slot->merged};
+template <typename Queue>
+Status BpeModel::MergeAll(const CancelFlag& cancelled, std::vector<Symbol>& symbols,
+                          Queue& queue) const {
+  const auto rank_at = [&](int32_t left) {
+    return FindRank(symbols[left].id, symbols[symbols[left].next].id);
   };
   const auto push = [&](int32_t left) {
-    if (const std::optional<Candidate> candidate = candidate_at(left)) {
-      queue.push_back(*candidate);
-      std::push_heap(queue.begin(), queue.end(), IsWorse);
-    }
+    if (const std::optional<uint32_t> rank = rank_at(left)) queue.Push({*rank, left});
   };
-  for (size_t left = 0; left + 1 < symbols.size(); ++left) {
-    const std::optional<Candidate> candidate = candidate_at(static_cast<int32_t>(left));
-    if (candidate) queue.push_back(*candidate);
-  }
-  std::make_heap(queue.begin(), queue.end(), IsWorse);
+  for (size_t left = 0; left + 1 < symbols.size(); ++left) push(static_cast<int32_t>(left));
 
-  for (uint32_t num_steps = 0; !queue.empty(); ++num_steps) {
+  for (uint32_t num_steps = 0;; ++num_steps) {
     if (num_steps % kStepsPerCancelCheck == 0) RETURN_IF_ERROR(cancelled.Check());
-    std::pop_heap(queue.begin(), queue.end(), IsWorse);
-    const Candidate best = queue.back();
-    queue.pop_back();
-    Symbol& left = symbols[best.position];
+    const std::optional<MergeCandidate> best = queue.Pop();
+    if (!best) return absl::OkStatus();
+    Symbol& left = symbols[best->position];
     if (left.id < 0 || left.next < 0) continue;
     // A candidate is stale when its neighbours have changed. What counts is what the pair merges
     // to, not its rank: a pair that changed but still merges to the same id keeps the old, better
     // rank.
-    const std::optional<Candidate> current = candidate_at(best.position);
-    if (!current || current->merged != best.merged) continue;
+    const std::optional<uint32_t> current = rank_at(best->position);
+    const TokenId merged = config_.merges[best->rank].merged;
+    if (!current || config_.merges[*current].merged != merged) continue;
 
     Symbol& right = symbols[left.next];
-    left.id = best.merged;
+    left.id = ToInt(merged);
     left.next = right.next;
     right.id = -1;
-    if (left.next >= 0) symbols[left.next].previous = best.position;
+    if (left.next >= 0) symbols[left.next].previous = best->position;
     if (left.previous >= 0) push(left.previous);
-    if (left.next >= 0) push(best.position);
+    if (left.next >= 0) push(best->position);
+  }
+}
+
+Status BpeModel::Encode(std::string_view piece, const CancelFlag& cancelled, Scratch& scratch,
+                        std::vector<TokenId>& ids) const {
+  if (piece.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    return InvalidArgument("text: {} bytes (limit {})", piece.size(),
+                           std::numeric_limits<int32_t>::max());
+  }
+  if (!config_.whole_piece_ids.empty()) {
+    const auto whole = config_.whole_piece_ids.find(std::string(piece));
+    if (whole != config_.whole_piece_ids.end()) {
+      ids.push_back(whole->second);
+      return absl::OkStatus();
+    }
+  }
+  scratch.symbols.clear();
+  Start(piece, scratch.symbols);
+  if (scratch.symbols.size() <= kMaxSymbolsOfShortPiece) {
+    scratch.short_queue.Clear();
+    RETURN_IF_ERROR(MergeAll(cancelled, scratch.symbols, scratch.short_queue));
+  } else {
+    scratch.long_queue.Clear(config_.merges.size());
+    RETURN_IF_ERROR(MergeAll(cancelled, scratch.symbols, scratch.long_queue));
+  }
+  for (const Symbol& symbol : scratch.symbols) {
+    if (symbol.id >= 0) ids.push_back(TokenId{symbol.id});
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "core/ids.h"
 #include "core/status.h"
 #include "tokenizer/cancel_flag.h"
+#include "tokenizer/merge_queue.h"
 
 namespace longspan {
 
@@ -47,14 +48,10 @@ class BpeModel {
     int32_t previous;
     int32_t next;  // -1 at the end
   };
-  struct Candidate {
-    uint32_t rank;
-    int32_t position;  // of the left symbol
-    int32_t merged;
-  };
   struct Scratch {
     std::vector<Symbol> symbols;
-    std::vector<Candidate> queue;  // heap, the lowest rank on top, then the leftmost
+    HeapMergeQueue short_queue;
+    BucketMergeQueue long_queue;
   };
 
   BpeModel() = default;
@@ -68,16 +65,17 @@ class BpeModel {
   struct Slot {
     uint64_t pair = kNoPair;
     uint32_t rank = 0;
-    int32_t merged = -1;
   };
   static constexpr uint64_t kNoPair = ~uint64_t{0};
 
-  const Slot* FindMerge(int32_t left, int32_t right) const;
+  std::optional<uint32_t> FindRank(int32_t left, int32_t right) const;
   void Start(std::string_view piece, std::vector<Symbol>& symbols) const;
   void StartWithCharacters(std::string_view piece, std::vector<Symbol>& symbols) const;
-  Status MergeAll(const CancelFlag& cancelled, Scratch& scratch) const;
+  // Queue: one of merge_queue.h, empty.
+  template <typename Queue>
+  Status MergeAll(const CancelFlag& cancelled, std::vector<Symbol>& symbols, Queue& queue) const;
 
-  BpeModelConfig config_;    // without the merges
+  BpeModelConfig config_;
   std::vector<Slot> slots_;  // open addressing; the size is a power of two
 };
 

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "tokenizer/regex_matches.h"
@@ -21,12 +22,36 @@ uint16_t CombiningClass(utf8proc_int32_t code) {
   return static_cast<uint16_t>(utf8proc_get_property(code)->combining_class);
 }
 
+// Characters that the library which defines the format does not decompose: its tables are those of
+// Unicode 11, and these came later.
+bool IsLeftWhole(char32_t code) {
+  struct Range {
+    char32_t first;
+    char32_t last;
+  };
+  static constexpr std::array<Range, 8> kRanges = {{{0x32FF, 0x32FF},
+                                                    {0xA7F2, 0xA7F4},
+                                                    {0xAB69, 0xAB69},
+                                                    {0x10781, 0x107BA},
+                                                    {0x11938, 0x11938},
+                                                    {0x1E030, 0x1E06D},
+                                                    {0x1F16C, 0x1F16C},
+                                                    {0x1FBF0, 0x1FBF9}}};
+  return std::any_of(kRanges.begin(), kRanges.end(), [code](const Range& range) {
+    return code >= range.first && code <= range.last;
+  });
+}
+
 CodePoints Decompose(std::string_view text, utf8proc_option_t options) {
   CodePoints out;
   out.reserve(text.size());
   while (!text.empty()) {
     const Utf8Character character = DecodeUtf8(text);
     text.remove_prefix(character.num_bytes);
+    if (IsLeftWhole(character.code)) {
+      out.push_back(static_cast<utf8proc_int32_t>(character.code));
+      continue;
+    }
     utf8proc_int32_t buffer[32];  // the longest compatibility decomposition has 18 characters
     int boundary_state = 0;
     const utf8proc_ssize_t num =
@@ -69,6 +94,27 @@ std::string ToUnicodeForm(std::string_view text, UnicodeForm form) {
   return out;
 }
 
+// Simple lower case, with the pairs of Unicode 16 and 17 that utf8proc does not know.
+char32_t LowercaseOf(char32_t code) {
+  if (code >= 0x10D50 && code <= 0x10D65) return code + 0x20;
+  if (code >= 0x16EA0 && code <= 0x16EB8) return code + 0x1B;
+  switch (code) {
+    case 0x1C89:
+    case 0xA7CC:
+    case 0xA7CE:
+    case 0xA7D2:
+    case 0xA7D4:
+    case 0xA7DA:
+      return code + 1;
+    case 0xA7CB:
+      return 0x264;
+    case 0xA7DC:
+      return 0x19B;
+    default:
+      return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
+  }
+}
+
 std::string ToLowercase(std::string_view text) {
   constexpr char32_t kCapitalIWithDot = 0x130;  // the one character whose lower case is two
   std::string out;
@@ -79,9 +125,7 @@ std::string ToLowercase(std::string_view text) {
     if (character.code == kCapitalIWithDot) {
       out += "i\xCC\x87";
     } else {
-      AppendUtf8(
-          static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character.code))),
-          out);
+      AppendUtf8(LowercaseOf(character.code), out);
     }
   }
   return out;

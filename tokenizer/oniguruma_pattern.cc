@@ -20,6 +20,21 @@ constexpr std::string_view kNotSpace =
     R"(\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{d7ff})"
     R"(\x{e000}-\x{10ffff})";
 
+// Letters and numbers of Unicode 15 and 16, which Oniguruma knows and PCRE2 10.42 does not. (The
+// other categories stay at Unicode 14: nothing that we load splits text by them.)
+constexpr std::string_view kNewerLetters =
+    R"(\x{1c89}-\x{1c8a}\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc}\x{105c0}-\x{105f3})"
+    R"(\x{10d4a}-\x{10d65}\x{10d6f}-\x{10d85}\x{10ec2}-\x{10ec4}\x{1123f}-\x{11240})"
+    R"(\x{11380}-\x{11389}\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}\x{113d1}\x{113d3})"
+    R"(\x{11bc0}-\x{11be0}\x{11f02}\x{11f04}-\x{11f10}\x{11f12}-\x{11f33}\x{1342f})"
+    R"(\x{13441}-\x{13446}\x{13460}-\x{143fa}\x{16100}-\x{1611d}\x{16d40}-\x{16d6c}\x{18cff})"
+    R"(\x{1b132}\x{1b155}\x{1df25}-\x{1df2a}\x{1e030}-\x{1e06d}\x{1e4d0}-\x{1e4eb})"
+    R"(\x{1e5d0}-\x{1e5ed}\x{1e5f0}\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})";
+constexpr std::string_view kNewerNumbers =
+    R"(\x{10d40}-\x{10d49}\x{116d0}-\x{116e3}\x{11bf0}-\x{11bf9}\x{11f50}-\x{11f59})"
+    R"(\x{16130}-\x{16139}\x{16d70}-\x{16d79}\x{1ccf0}-\x{1ccf9}\x{1d2c0}-\x{1d2d3})"
+    R"(\x{1e4f0}-\x{1e4f9}\x{1e5f1}-\x{1e5fa})";
+
 constexpr std::array<std::string_view, 37> kCategories = {
     "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl",
     "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk",
@@ -190,10 +205,11 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // What an escape stands for: one character, or a set (contents of a class).
+  // What an escape stands for: one character, or a set (contents of a class) or all but the set.
   struct Meaning {
     std::optional<char32_t> character;
     std::string set;
+    bool is_complement = false;
   };
 
   // After a backslash outside a class.
@@ -211,7 +227,7 @@ class Translator {
       RETURN_IF_ERROR(Literal(*meaning.character));
     } else {
       last_letter_ = 0;
-      out_ += '[' + meaning.set + ']';
+      out_ += (meaning.is_complement ? "[^" : "[") + meaning.set + ']';
     }
     return LooksAt("{") ? Count() : absl::OkStatus();
   }
@@ -221,32 +237,32 @@ class Translator {
     const char32_t c = TakeCharacter();
     switch (c) {
       case 's':
-        return Meaning{std::nullopt, std::string(kSpace)};
+        return Meaning{{}, std::string(kSpace), false};
       case 'S':
-        return Meaning{std::nullopt, std::string(kNotSpace)};
+        return Meaning{{}, std::string(kNotSpace), false};
       case 'd':
-        return Meaning{std::nullopt, "\\p{Nd}"};
+        return Meaning{{}, "\\p{Nd}", false};
       case 'D':
-        return Meaning{std::nullopt, "\\P{Nd}"};
+        return Meaning{{}, "\\P{Nd}", false};
       case 'p':
       case 'P':
         return Property(c == 'P');
       case 'n':
-        return Meaning{U'\n', {}};
+        return Meaning{U'\n', {}, false};
       case 'r':
-        return Meaning{U'\r', {}};
+        return Meaning{U'\r', {}, false};
       case 't':
-        return Meaning{U'\t', {}};
+        return Meaning{U'\t', {}, false};
       case 'f':
-        return Meaning{U'\f', {}};
+        return Meaning{U'\f', {}, false};
       case 'v':
-        return Meaning{U'\v', {}};
+        return Meaning{U'\v', {}, false};
       case 'x':
         return Hexadecimal(LooksAt("{") ? 0 : 2);
       case 'u':
         return Hexadecimal(4);
       default:
-        if (IsAsciiPunctuation(c) || c == ' ') return Meaning{c, {}};
+        if (IsAsciiPunctuation(c) || c == ' ') return Meaning{c, {}, false};
         std::string name = "\\";
         AppendUtf8(c, name);
         return Refuse(name);
@@ -279,7 +295,7 @@ class Translator {
         (code >= 0xD800 && code <= 0xDFFF)) {
       return Refuse("this hexadecimal escape");
     }
-    return Meaning{code, {}};
+    return Meaning{code, {}, false};
   }
 
   StatusOr<Meaning> Property(bool is_negated) {
@@ -296,13 +312,15 @@ class Translator {
       if (!IsAsciiLetter(static_cast<unsigned char>(c)) && c != '_') return Refuse("this property");
     }
     position_ = close + 1;
+    if (name == "L") return Meaning{{}, fmt::format("\\p{{L}}{}", kNewerLetters), is_negated};
+    if (name == "N") return Meaning{{}, fmt::format("\\p{{N}}{}", kNewerNumbers), is_negated};
     for (std::string_view category : kCategories) {
       if (name == category) {
-        return Meaning{std::nullopt, fmt::format("\\{}{{{}}}", is_negated ? 'P' : 'p', name)};
+        return Meaning{{}, fmt::format("\\{}{{{}}}", is_negated ? 'P' : 'p', name), false};
       }
     }
     // A script; PCRE2 itself refuses a name that is none. Plain \p{Han} would be script extensions.
-    return Meaning{std::nullopt, fmt::format("\\{}{{sc:{}}}", is_negated ? 'P' : 'p', name)};
+    return Meaning{{}, fmt::format("\\{}{{sc:{}}}", is_negated ? 'P' : 'p', name), false};
   }
 
   // After '['.
@@ -328,6 +346,7 @@ class Translator {
     const bool is_range = LooksAt("-") && !LooksAt("-]");
     if (!first.character) {
       if (is_range) return Refuse("a range that begins with a set");
+      if (first.is_complement) return Refuse("the complement of a property inside a class");
       out_ += first.set;
       return absl::OkStatus();
     }
@@ -349,7 +368,7 @@ class Translator {
     if (Take("\\")) return ParseEscape();
     const char32_t c = TakeCharacter();
     if (IsCaseless() && c >= 0x80) return Refuse("a character outside ASCII that ignores case");
-    return Meaning{c, {}};
+    return Meaning{c, {}, false};
   }
 
   std::string_view in_;

@@ -13,6 +13,16 @@ bool IsEnclosedLetter(char32_t code) {
          InRange(code, 0x1F150, 0x1F169) || InRange(code, 0x1F170, 0x1F189);
 }
 
+// Digits of Unicode 16 and 17, which the library that defines the Digits step knows and utf8proc
+// does not.
+bool IsNewerDigit(char32_t code) {
+  return InRange(code, 0x10D40, 0x10D49) || InRange(code, 0x116D0, 0x116E3) ||
+         InRange(code, 0x11BF0, 0x11BF9) || InRange(code, 0x11DE0, 0x11DE9) ||
+         InRange(code, 0x16130, 0x16139) || InRange(code, 0x16D70, 0x16D79) ||
+         InRange(code, 0x16FF4, 0x16FF6) || InRange(code, 0x1CCF0, 0x1CCF9) ||
+         InRange(code, 0x1E5F1, 0x1E5FA);
+}
+
 }  // namespace
 
 bool IsNumeric(char32_t code) {
@@ -23,7 +33,7 @@ bool IsNumeric(char32_t code) {
     case UTF8PROC_CATEGORY_NO:
       return true;
     default:
-      return false;
+      return IsNewerDigit(code);
   }
 }
 

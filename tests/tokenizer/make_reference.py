@@ -62,11 +62,18 @@ HAND_MADE = [
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "                                        x", "!!!!!!!!!!!!!!!!", "????....",
     "........................................................................", "\u200d\u200d\u200d\u200d", "\n\n\n\n\n\n\n\n",
     "abc\r\n\r\ndef", "abc \r\n", "  \r\n  x", " !", " !?\n\nx", "$100", "#include <x>", "a_b", "__init__", "x==y", "=> ->",
+    # Younger than PCRE2's and utf8proc's tables.
+    "a\u1c89\U00010d40b", "x\U000116d0\U0002ebf0\U00031350 y", "\u32ff\ua7f2\U00010781\U0001e030", "\U0001ccf0\U00011de01",
     "▁", "a▁b", "▁▁", " ▁ ", "Ġ", "Ċ", "ĠĠthe", "Ã©", "<0x41>", "<0x0A>", "<unk>", "<s>", "</s>", "<s></s>", "a<s>b", " <s> ",
     "[R]   x", "x   <tag>   y", "<tag>", "a word", "words", "word", "sword", "word.", "_word", "ABC", "abc", "Abc", "xABCx",
     "<|end|>", "<|end|>>", "<|end|>>>", "<|end|><|end|>", "1<|end|>2", "zzqq", " zzqq", "the the the", "hello hello",
     "a,b,,c", ",", ",,", " , ", "a b c", " a  b ", "a\tb", "-5", "--", "x-", "-x", "x--y", "the,quick", "1a,2b", "a1 ,b2",
 ]
+
+
+# Single pieces of more than 1,024 symbols, which are merged through another queue than short ones.
+LONG_PIECES = ["=" * 1100, " " * 1100 + "x", "the" * 400, "\n" * 1100,
+               "".join(c for c in "".join(SENTENCES) * 2 if c.isalpha())]
 
 
 def random_texts(count, seed):
@@ -166,7 +173,7 @@ def smollm_reference(path):
     def decode(ids, skip):
         return tokenizer.decode(ids, skip_special_tokens=skip)
 
-    texts = SENTENCES + HAND_MADE
+    texts = SENTENCES + HAND_MADE + LONG_PIECES
     texts += random_texts(500 - len(texts), seed=3)
     singles = [decode([i], False) for i in range(len(tokens))]
     lcg = Lcg(2026)
@@ -262,7 +269,7 @@ def byte_level_reference(vocab_size=512):
         return {"pre_tokenizer": sequence("pretokenizers", *steps)}
 
     variants = [
-        variant("smollm", long, **pre(digits, byte_level)),
+        variant("smollm", long + LONG_PIECES, **pre(digits, byte_level)),
         variant("gpt-2", long),
         variant("llama-bpe", long, **pre(split({"Regex": GPT2_LIKE % "{1,3}"}, "Isolated"), bare),
                 model={"ignore_merges": True},
@@ -343,7 +350,7 @@ def sentencepiece_reference(vocab_size=700):
 
         return decode
 
-    long = SENTENCES + HAND_MADE + random_texts(100, seed=21)
+    long = SENTENCES + HAND_MADE + LONG_PIECES + random_texts(100, seed=21)
     short = HAND_MADE + random_texts(20, seed=22)
 
     def variant(name, texts, **overrides):
