@@ -8,9 +8,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "engine/fault_runner.h"
-#include "kernels/cpu/read_bandwidth.h"
-#include "kernels/cpu/thread_pool.h"
-#include "kernels/matmul.h"
+#include "model/cpu_capabilities.h"
 #include "model/decoder_runner.h"
 #include "model/weight_source.h"
 
@@ -18,21 +16,12 @@ namespace longspan {
 namespace {
 
 constexpr double kPoolShareOfMemory = 0.4;
-constexpr int64_t kBandwidthProbeBytes = int64_t{128}
-                                         << 20;  // beyond the caches, freed before the pool is made
-constexpr int kBandwidthProbePasses = 4;
 
 StatusOr<DType> KvDType(const std::string& name) {
   if (name == "auto" || name == "float16") return DType::kFloat16;
   if (name == "bfloat16") return DType::kBFloat16;
   if (name == "float32") return DType::kFloat32;
   return InvalidArgument("--kv-cache-dtype: \"{}\" is not supported on the CPU", name);
-}
-
-MatmulPrecision Precision(const std::string& name) {
-  if (name == "float32") return MatmulPrecision::kFloat32;
-  if (name == "bfloat16") return MatmulPrecision::kBFloat16;
-  return CpuHasBFloat16() ? MatmulPrecision::kBFloat16 : MatmulPrecision::kFloat32;
 }
 
 StatusOr<int32_t> ResolveMaxModelLen(const ModelConfig& config, int32_t requested) {
@@ -113,14 +102,11 @@ StatusOr<std::unique_ptr<ServingCore>> ServingCore::Load(const ServingCoreOption
   RETURN_IF_ERROR(CheckWeightDType(core->config_, options.weight_dtype));
   ASSIGN_OR_RETURN(core->max_model_len_, ResolveMaxModelLen(core->config_, options.max_model_len));
   ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_cache_dtype));
-  const MatmulPrecision precision = Precision(options.matmul_precision);
+  const MatmulPrecision precision = ResolveMatmulPrecision(options.matmul_precision);
   core->matmul_precision_ = precision == MatmulPrecision::kBFloat16 ? "bfloat16" : "float32";
   core->threads_ = options.threads > 0 ? options.threads : AvailableCores();
 
-  {
-    ThreadPool pool(core->threads_);
-    core->read_bandwidth_ = MeasureReadBandwidth(pool, kBandwidthProbeBytes, kBandwidthProbePasses);
-  }
+  core->read_bandwidth_ = MeasureReadBandwidth(core->threads_);
 
   failure = Failure::kResources;
   KvPoolShape shape = KvPoolShapeOf(core->config_, kv_dtype, options.block_size, 1);

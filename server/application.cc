@@ -11,7 +11,6 @@
 
 #include "core/log.h"
 #include "core/machine.h"
-#include "kernels/matmul.h"
 #include "server/bind_address.h"
 #include "server/signals.h"
 #include "server/version.h"
