@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/clock.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/rms_norm.h"
 #include "kernels/silu_mul.h"
@@ -26,6 +27,24 @@ void CheckOk(KernelStatus status) {
   // Every shape was checked when the decoder was made.
   CHECK(status == KernelStatus::kOk, "{}", KernelStatusText(status));
 }
+
+// Adds its lifetime to one field of the times, if there are any.
+class PartTimer {
+ public:
+  PartTimer(DecoderTimes* times, double DecoderTimes::*part) : times_(times), part_(part) {
+    if (times_ != nullptr) start_ = SteadyClock().Now();
+  }
+  PartTimer(const PartTimer&) = delete;
+  PartTimer& operator=(const PartTimer&) = delete;
+  ~PartTimer() {
+    if (times_ != nullptr) times_->*part_ += Seconds(SteadyClock().Now() - start_);
+  }
+
+ private:
+  DecoderTimes* const times_;
+  double DecoderTimes::*const part_;
+  TimePoint start_{};
+};
 
 RopeFrequencyParams FrequencyParams(const RopeConfig& rope) {
   RopeFrequencyParams p;
@@ -136,9 +155,12 @@ std::span<const float> Decoder::Forward(std::span<const TokenId> token_ids,
                                         std::span<const int32_t> positions,
                                         const AttentionBatch& batch, AttentionBackend& attention) {
   const int64_t num_tokens = static_cast<int64_t>(token_ids.size());
-  Embed(token_ids);
-  FillRopeTableCpu(threads_, frequencies_, positions, cos_sin_.floats());
-  attention.Plan(batch);
+  {
+    const PartTimer timer(times_, &DecoderTimes::embed);
+    Embed(token_ids);
+    FillRopeTableCpu(threads_, frequencies_, positions, cos_sin_.floats());
+    attention.Plan(batch);
+  }
   const LayerTensors tensors{.q = qkv_.floats(),
                              .k = qkv_.floats() + q_size(),
                              .v = qkv_.floats() + q_size() + kv_size(),
@@ -156,13 +178,17 @@ std::span<const float> Decoder::Forward(std::span<const TokenId> token_ids,
       KeepLastRows(batch, qkv_.floats(), q_size(), qkv_size());
       num_rows = KeepLastRows(batch, x_.floats(), hidden(), hidden());
     }
-    attention.Run(layer, tensors);
+    {
+      const PartTimer timer(times_, &DecoderTimes::attention);
+      attention.Run(layer, tensors);
+    }
     FinishLayer(w, num_rows);
   }
   return {x_.floats(), static_cast<size_t>(num_rows * hidden())};
 }
 
 void Decoder::Logits(const float* hidden_rows, int64_t num_rows, float* logits) {
+  const PartTimer timer(times_, &DecoderTimes::logits);
   const MatmulParams product{.w = &weights_.output(),
                              .x = hidden_rows,
                              .x_stride = hidden(),
@@ -190,6 +216,7 @@ void Decoder::Embed(std::span<const TokenId> token_ids) {
 }
 
 void Decoder::ProjectQkv(const LayerWeights& w, int64_t num_rows) {
+  const PartTimer timer(times_, &DecoderTimes::qkv);
   for (int64_t first = 0; first < num_rows; first += kPanelRows) {
     const auto product = [&](const PackedMatrix& matrix, const std::vector<float>& bias,
                              int64_t column) {
@@ -210,6 +237,7 @@ void Decoder::ProjectQkv(const LayerWeights& w, int64_t num_rows) {
 
 // Norms per head where the model has them, then the rotation, in place.
 void Decoder::Rotate(const LayerWeights& w, int64_t num_rows) {
+  const PartTimer timer(times_, &DecoderTimes::rotate);
   const auto rotate = [&](float* rows, int32_t num_heads, const std::vector<float>& norm) {
     const int64_t head_dim = config_.head_dim;
     if (!norm.empty()) {
@@ -266,15 +294,32 @@ void Decoder::FinishLayer(const LayerWeights& w, int64_t num_rows) {
 // Attention's output projection and the feed-forward part, both added to the residual stream.
 void Decoder::FinishPanel(const LayerWeights& w, int64_t first, int64_t num_rows) {
   float* x = x_.floats() + first * hidden();
-  const int64_t intermediate = config_.intermediate_size;
-  RunMatmul(std::array{MatmulParams{.w = w.o.get(),
-                                    .x = mixed_.floats() + first * q_size(),
-                                    .x_stride = q_size(),
+  {
+    const PartTimer timer(times_, &DecoderTimes::attention_output);
+    RunMatmul(std::array{MatmulParams{.w = w.o.get(),
+                                      .x = mixed_.floats() + first * q_size(),
+                                      .x_stride = q_size(),
+                                      .y = x,
+                                      .y_stride = hidden(),
+                                      .bias = OrNull(w.o_bias),
+                                      .epilogue = MatmulEpilogue::kAdd}},
+              num_rows);
+  }
+  GateUp(w, x, num_rows);
+  const PartTimer timer(times_, &DecoderTimes::down);
+  RunMatmul(std::array{MatmulParams{.w = w.down.get(),
+                                    .x = gated_.floats(),
+                                    .x_stride = config_.intermediate_size,
                                     .y = x,
                                     .y_stride = hidden(),
-                                    .bias = OrNull(w.o_bias),
                                     .epilogue = MatmulEpilogue::kAdd}},
             num_rows);
+}
+
+// gated = silu(gate(norm(x))) * up(norm(x)), in one product where the formats allow.
+void Decoder::GateUp(const LayerWeights& w, const float* x, int64_t num_rows) {
+  const PartTimer timer(times_, &DecoderTimes::gate_up);
+  const int64_t intermediate = config_.intermediate_size;
   MatmulParams gate{.w = w.gate.get(),
                     .x = x,
                     .x_stride = hidden(),
@@ -285,28 +330,20 @@ void Decoder::FinishPanel(const LayerWeights& w, int64_t first, int64_t num_rows
   if (w.gate_up_fused) {
     gate.epilogue = MatmulEpilogue::kSiluMul;
     gate.w_up = w.up.get();
-    RunMatmul(std::array{gate}, num_rows);
-  } else {
-    MatmulParams up = gate;
-    up.w = w.up.get();
-    up.y = up_.floats();
-    RunMatmul(std::array{gate, up}, num_rows);
-    CheckOk(SiluMulCpu(threads_, {.gate = gated_.floats(),
-                                  .up = up_.floats(),
-                                  .y = gated_.floats(),
-                                  .gate_stride = intermediate,
-                                  .up_stride = intermediate,
-                                  .y_stride = intermediate,
-                                  .num_rows = num_rows,
-                                  .dim = intermediate}));
+    return RunMatmul(std::array{gate}, num_rows);
   }
-  RunMatmul(std::array{MatmulParams{.w = w.down.get(),
-                                    .x = gated_.floats(),
-                                    .x_stride = intermediate,
-                                    .y = x,
-                                    .y_stride = hidden(),
-                                    .epilogue = MatmulEpilogue::kAdd}},
-            num_rows);
+  MatmulParams up = gate;
+  up.w = w.up.get();
+  up.y = up_.floats();
+  RunMatmul(std::array{gate, up}, num_rows);
+  CheckOk(SiluMulCpu(threads_, {.gate = gated_.floats(),
+                                .up = up_.floats(),
+                                .y = gated_.floats(),
+                                .gate_stride = intermediate,
+                                .up_stride = intermediate,
+                                .y_stride = intermediate,
+                                .num_rows = num_rows,
+                                .dim = intermediate}));
 }
 
 void Decoder::RunMatmul(std::span<const MatmulParams> products, int64_t num_rows) {

@@ -24,6 +24,18 @@ struct DecoderLimits {
   int32_t max_logits_rows = 0;
 };
 
+// Seconds spent in the parts of a step, for benchmarks. Added to, never reset.
+struct DecoderTimes {
+  double embed = 0.0;  // and the rotation table
+  double qkv = 0.0;
+  double rotate = 0.0;  // and the norms of heads
+  double attention = 0.0;
+  double attention_output = 0.0;
+  double gate_up = 0.0;
+  double down = 0.0;
+  double logits = 0.0;
+};
+
 // Engine thread only. Owns weights and activations; borrows threads and backend. No allocation in
 // Forward and Logits. A row's bits do not depend on the other rows of a call.
 class Decoder {
@@ -42,6 +54,9 @@ class Decoder {
   // Final norm and output matrix. hidden: [num_rows, hidden_size]; logits: [num_rows, vocab_size].
   void Logits(const float* hidden, int64_t num_rows, float* logits);
 
+  // Null: nothing is measured.
+  void set_times(DecoderTimes* times) { times_ = times; }
+
   int64_t weights_bytes() const { return weights_bytes_; }
   int64_t workspace_bytes() const;
 
@@ -56,6 +71,7 @@ class Decoder {
                        int64_t row_stride) const;
   void FinishLayer(const LayerWeights& w, int64_t num_rows);
   void FinishPanel(const LayerWeights& w, int64_t first, int64_t num_rows);
+  void GateUp(const LayerWeights& w, const float* x, int64_t num_rows);
   void RunMatmul(std::span<const MatmulParams> products, int64_t num_rows);
 
   // Row sizes in floats.
@@ -69,13 +85,14 @@ class Decoder {
   const int64_t weights_bytes_;
   ThreadPool& threads_;
   const RopeFrequencies frequencies_;
-  AlignedBuffer x_;        // [tokens, hidden], the residual stream
-  AlignedBuffer qkv_;      // [tokens, q | k | v]
-  AlignedBuffer mixed_;    // [tokens, q_size], what attention returns
-  AlignedBuffer cos_sin_;  // [tokens, 2, rotary_dim / 2]
-  AlignedBuffer gated_;    // [panel, intermediate]
-  AlignedBuffer up_;       // [panel, intermediate] where gate and up cannot be one product
-  AlignedBuffer scratch_;  // of the matrix products
+  AlignedBuffer x_;                // [tokens, hidden], the residual stream
+  AlignedBuffer qkv_;              // [tokens, q | k | v]
+  AlignedBuffer mixed_;            // [tokens, q_size], what attention returns
+  AlignedBuffer cos_sin_;          // [tokens, 2, rotary_dim / 2]
+  AlignedBuffer gated_;            // [panel, intermediate]
+  AlignedBuffer up_;               // [panel, intermediate] where gate and up cannot be one product
+  AlignedBuffer scratch_;          // of the matrix products
+  DecoderTimes* times_ = nullptr;  // not owned
 };
 
 }  // namespace longspan

@@ -55,6 +55,7 @@ class CpuRunner final : public DecoderRunner {
   void Launch(const SchedulerOutput& output) override;
   Status Collect(StepResult& result) override;
 
+  void set_times(DecoderTimes* times) override { decoder_->set_times(times); }
   int64_t weights_bytes() const override { return decoder_->weights_bytes(); }
   int64_t workspace_bytes() const override {
     return decoder_->workspace_bytes() + attention_->workspace_bytes() + sampler_.scratch_bytes() +

@@ -30,9 +30,13 @@ KvPoolShape KvPoolShapeOf(const ModelConfig& config, DType kv_dtype, int32_t blo
                           int32_t num_blocks);
 int64_t KvBytesPerToken(const ModelConfig& config, DType kv_dtype);
 
-// Adds figures about memory to the seam.
+struct DecoderTimes;
+
+// Adds figures about memory and time to the seam.
 class DecoderRunner : public ModelRunner {
  public:
+  // Steps add what their parts took; null stops it. times outlives the runner or the next call.
+  virtual void set_times(DecoderTimes* times) = 0;
   virtual int64_t weights_bytes() const = 0;
   virtual int64_t workspace_bytes() const = 0;
 };
