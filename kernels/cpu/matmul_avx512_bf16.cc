@@ -5,6 +5,7 @@
 // What bounds it: at many rows one dot product per cycle and 512-bit unit, of which a block of Q4_1
 // needs 16 plus two FMAs for scale and minimum; at one row the bytes of the weights.
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/matmul_float_kernels.h"
 
@@ -15,6 +16,7 @@ constexpr int kGroupRows = 8;  // times two panels: 16 sums in registers
 // Decoding a tile again for every group costs two shuffles beside eight dot products, on other
 // units; a panel saves nothing, so that tiles with a direct kernel use it for any number of rows.
 constexpr int64_t kMaxDirectRows = INT64_MAX;
+constexpr int kMaxRowsByTable = 3;
 constexpr int kPairs = kBlockCols / 2;
 
 LONGSPAN_LANES __m512i BroadcastPair(const uint16_t* pair) {
@@ -29,81 +31,127 @@ LONGSPAN_LANES __m512 Dot(__m512 sum, __m512i w, __m512i x) {
 
 // ---- Decoding ----
 
-// Entry i holds (i % 16) - offset as bfloat16. vpermw takes five index bits and ours are four: the
-// table's upper half repeats the lower, so that the bit above a nibble needs no mask.
-LONGSPAN_LANES __m512i NibbleTable(float offset) {
-  alignas(64) uint16_t table[32];
-  for (int i = 0; i < 32; ++i) {
-    const float value = static_cast<float>(i % 16) - offset;
-    uint32_t bits;
-    __builtin_memcpy(&bits, &value, sizeof(bits));
-    table[i] = static_cast<uint16_t>(bits >> 16);
-  }
-  return _mm512_load_si512(table);
+// Each decoder has Pair(unit, pair): columns 2 pair and 2 pair + 1 of all lanes as bfloat16
+// [16 lanes][2]. `pair` is a constant after unrolling, so that the pairs of one 64-byte chunk share
+// its load.
+
+constexpr uint16_t BFloat16Bits(int value) {
+  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
 }
 
-// Calls use(pair, codes) for the 16 column pairs of a unit, in order; codes: bfloat16 [16
-// lanes][2].
-template <typename Use>
-LONGSPAN_LANES void ForNibblePairs(const uint8_t* unit, __m512i table, Use use) {
-#pragma GCC unroll 4
-  for (int chunk = 0; chunk < 4; ++chunk) {
-    const __m512i words = _mm512_loadu_si512(unit + 64 * chunk);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      use(4 * chunk + j, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4 * j), table));
+// vpermw takes five index bits and a nibble has four: the table's upper half repeats the lower, so
+// that the bit above a nibble needs no mask.
+template <int kOffset>
+struct NibbleDecoder {
+  struct alignas(64) Table {
+    uint16_t entry[32];
+  };
+  static constexpr Table MakeTable() {
+    Table table{};
+    for (int i = 0; i < 32; ++i) table.entry[i] = BFloat16Bits(i % 16 - kOffset);
+    return table;
+  }
+  static constexpr Table kTable = MakeTable();
+
+  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
+    const __m512i chunk = _mm512_loadu_si512(unit + 64 * (pair / 4));
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(chunk, 4 * (pair % 4)), words);
+  }
+  __m512i words = _mm512_load_si512(kTable.entry);
+};
+
+// Bytes by look-up: vpermi2b takes seven index bits, so each sign has a table of lower and one of
+// upper bytes; then the bytes of a column pair are put together. Few instructions, but shuffles,
+// which want a unit that dot products use too: for few rows.
+struct ByteTables {
+  alignas(64) uint8_t entry[2][2][128];  // [negative][upper byte][code % 128]
+  alignas(64) uint8_t order[2][64];  // [pair of the chunk]: lower bytes from 0, upper from 64 on
+};
+constexpr ByteTables MakeByteTables() {
+  ByteTables tables{};
+  for (int negative = 0; negative < 2; ++negative) {
+    for (int i = 0; i < 128; ++i) {
+      const uint16_t bits = BFloat16Bits(i - 128 * negative);
+      tables.entry[negative][0][i] = static_cast<uint8_t>(bits);
+      tables.entry[negative][1][i] = static_cast<uint8_t>(bits >> 8);
     }
   }
+  for (int pair = 0; pair < 2; ++pair) {
+    for (int i = 0; i < 64; ++i) {
+      const int column = 2 * pair + i % 4 / 2;
+      tables.order[pair][i] = static_cast<uint8_t>(i / 4 * 4 + column + 64 * (i % 2));
+    }
+  }
+  return tables;
 }
+constexpr ByteTables kByteTables = MakeByteTables();
 
-template <typename Use>
-LONGSPAN_LANES void ForBytePairs(const uint8_t* unit, Use use) {
+struct ByteTableDecoder {
+  LONGSPAN_LANES ByteTableDecoder() {
 #pragma GCC unroll 8
-  for (int chunk = 0; chunk < 8; ++chunk) {
-    const __m512i words = _mm512_loadu_si512(unit + 64 * chunk);
-#pragma GCC unroll 2
-    for (int j = 0; j < 4; j += 2) {
-      const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * j), 24);
-      const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(words, 16 - 8 * j), 24);
-      // Floats of 8-bit integers have empty lower halves.
-      const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
-      const __m512i high = _mm512_castps_si512(_mm512_cvtepi32_ps(odd));
-      use(2 * chunk + j / 2, _mm512_or_si512(low, high));
+    for (int i = 0; i < 8; ++i) {
+      table[i / 4][i / 2 % 2][i % 2] =
+          _mm512_load_si512(kByteTables.entry[i / 4][i / 2 % 2] + 64 * (i % 2));
     }
+    order[0] = _mm512_load_si512(kByteTables.order[0]);
+    order[1] = _mm512_load_si512(kByteTables.order[1]);
   }
-}
-
-template <typename Use>
-LONGSPAN_LANES void ForBFloat16Pairs(const uint8_t* unit, Use use) {
-#pragma GCC unroll 16
-  for (int pair = 0; pair < kPairs; ++pair) use(pair, _mm512_loadu_si512(unit + 64 * pair));
-}
-
-template <WeightFormat kFormat, typename Use>
-LONGSPAN_LANES void ForPairs(const uint8_t* unit, __m512i table, Use use) {
-  if constexpr (kFormat == WeightFormat::kQ8_0) {
-    ForBytePairs(unit, use);
-  } else if constexpr (kFormat == WeightFormat::kBF16) {
-    ForBFloat16Pairs(unit, use);
-  } else {
-    ForNibblePairs(unit, table, use);
+  LONGSPAN_LANES __m512i Bytes(__m512i codes, __mmask64 negative, int upper) const {
+    const __m512i(&t)[2][2][2] = table;
+    return _mm512_mask_blend_epi8(negative,
+                                  _mm512_permutex2var_epi8(t[0][upper][0], codes, t[0][upper][1]),
+                                  _mm512_permutex2var_epi8(t[1][upper][0], codes, t[1][upper][1]));
   }
-}
+  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
+    const __m512i codes = _mm512_loadu_si512(unit + 64 * (pair / 2));
+    const __mmask64 negative = _mm512_movepi8_mask(codes);
+    return _mm512_permutex2var_epi8(Bytes(codes, negative, 0), order[pair % 2],
+                                    Bytes(codes, negative, 1));
+  }
+  __m512i table[2][2][2];
+  __m512i order[2];
+};
 
-constexpr float OffsetOf(WeightFormat format) {
-  return format == WeightFormat::kQ4_0 ? 8.0f : 0.0f;
-}
+// Bytes by conversion: more instructions, but on units that dot products leave free.
+struct ByteConvertDecoder {
+  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
+    const __m512i words = _mm512_loadu_si512(unit + 64 * (pair / 2));
+    const int j = 2 * (pair % 2);
+    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * j), 24);
+    const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(words, 16 - 8 * j), 24);
+    // Floats of 8-bit integers have empty lower halves.
+    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
+    return _mm512_or_si512(low, _mm512_castps_si512(_mm512_cvtepi32_ps(odd)));
+  }
+};
+
+struct BFloat16Decoder {
+  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
+    return _mm512_loadu_si512(unit + 64 * pair);
+  }
+};
+
+template <WeightFormat kFormat, int kRows>
+struct DecoderFor;
+template <int kRows>
+struct DecoderFor<WeightFormat::kQ4_0, kRows> : NibbleDecoder<8> {};
+template <int kRows>
+struct DecoderFor<WeightFormat::kQ4_1, kRows> : NibbleDecoder<0> {};
+template <int kRows>
+struct DecoderFor<WeightFormat::kQ8_0, kRows>
+    : std::conditional_t<(kRows <= kMaxRowsByTable), ByteTableDecoder, ByteConvertDecoder> {};
+template <int kRows>
+struct DecoderFor<WeightFormat::kBF16, kRows> : BFloat16Decoder {};
 
 template <WeightFormat kFormat>
 void DecodeBFloat16Panel(const uint8_t* units, const WeightPanel& panel) {
-  const __m512i table = NibbleTable(OffsetOf(kFormat));
+  const DecoderFor<kFormat, kGroupRows> decoder;
   auto* codes = static_cast<uint16_t*>(panel.codes);
   for (int b = 0; b < panel.num_blocks; ++b, units += TileUnitBytes(kFormat)) {
-    ForPairs<kFormat>(
-        units, table, [&](int, __m512i w) __attribute__((always_inline)) {
-          _mm512_storeu_si512(codes, w);
-          codes += 32;
-        });
+#pragma GCC unroll 16
+    for (int p = 0; p < kPairs; ++p, codes += 32) {
+      _mm512_storeu_si512(codes, decoder.Pair(units, p));
+    }
     const uint8_t* scales = units + TileScaleOffset(kFormat);
     if (panel.scale != nullptr) Store(panel.scale + b * kTileRows, LoadHalves(scales));
     if (panel.min != nullptr) Store(panel.min + b * kTileRows, LoadHalves(scales + 32));
@@ -215,22 +263,26 @@ void Multiply(const WeightPanel* panels, int num_panels, MatmulArithmetic arithm
 
 // kBlocks blocks side by side, so that their chains of dot products overlap.
 template <WeightFormat kFormat, int kRows, int kBlocks>
-LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, __m512i table, const uint16_t* x,
-                                 const float* sums, __m512 (&total)[kRows]) {
+LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, const DecoderFor<kFormat, kRows>& decoder,
+                                 const uint16_t* x, const float* sums, __m512 (&total)[kRows]) {
   constexpr int kUnitBytes = TileUnitBytes(kFormat);
   __m512 sum[kBlocks][kRows];
 #pragma GCC unroll 16
   for (int b = 0; b < kBlocks; ++b) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) sum[b][r] = _mm512_setzero_ps();
-    ForPairs<kFormat>(
-        unit + b * kUnitBytes, table, [&](int p, __m512i w) __attribute__((always_inline)) {
+  }
 #pragma GCC unroll 16
-          for (int r = 0; r < kRows; ++r) {
-            sum[b][r] =
-                Dot(sum[b][r], w, BroadcastPair(x + (b * kBlockCols + 2 * p) * kRows + 2 * r));
-          }
-        });
+  for (int p = 0; p < kPairs; ++p) {
+#pragma GCC unroll 16
+    for (int b = 0; b < kBlocks; ++b) {
+      const __m512i w = decoder.Pair(unit + b * kUnitBytes, p);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const uint16_t* pair = x + (b * kBlockCols + 2 * p) * kRows + 2 * r;
+        sum[b][r] = Dot(sum[b][r], w, BroadcastPair(pair));
+      }
+    }
   }
 #pragma GCC unroll 16
   for (int b = 0; b < kBlocks; ++b) {
@@ -252,21 +304,26 @@ LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, __m512i table, const uint1
 
 template <WeightFormat kFormat, int kRows>
 void DirectTile(const uint8_t* units, int num_blocks, const ActivationGroup& group, float* acc) {
-  const __m512i table = NibbleTable(OffsetOf(kFormat));
+  const DecoderFor<kFormat, kRows> decoder;
   const auto* x = static_cast<const uint16_t*>(group.data);
   const float* sums = group.sums;
   __m512 total[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) total[r] = _mm512_setzero_ps();
-  constexpr int kBlocks = kRows <= 2 ? 2 : 1;
+  constexpr int kBlocks = kRows <= 2 ? 3 : kRows <= 6 ? 2 : 1;
   int b = 0;
   for (; b + kBlocks <= num_blocks; b += kBlocks) {
-    DirectBlocks<kFormat, kRows, kBlocks>(units, table, x, sums, total);
+    DirectBlocks<kFormat, kRows, kBlocks>(units, decoder, x, sums, total);
     units += kBlocks * TileUnitBytes(kFormat);
     x += kBlocks * kBlockCols * kRows;
     sums += kBlocks * kRows;
   }
-  if (b < num_blocks) DirectBlocks<kFormat, kRows, 1>(units, table, x, sums, total);
+  for (; b < num_blocks; ++b) {
+    DirectBlocks<kFormat, kRows, 1>(units, decoder, x, sums, total);
+    units += TileUnitBytes(kFormat);
+    x += kBlockCols * kRows;
+    sums += kRows;
+  }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(acc + r * kTileRows, total[r]);
 }

@@ -18,7 +18,8 @@ struct Supported {
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                         __builtin_cpu_supports("avx512vl");
-    if (avx512 && __builtin_cpu_supports("avx512bf16")) tables[count++] = &kMatmulAvx512BFloat16;
+    if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi"))
+      tables[count++] = &kMatmulAvx512BFloat16;
     if (avx512) tables[count++] = &kMatmulAvx512;
     if (avx2) tables[count++] = &kMatmulAvx2;
 #endif
