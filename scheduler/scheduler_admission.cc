@@ -236,16 +236,17 @@ bool Scheduler::AdmitFresh(Sequence& sequence, Room& room) {
   const int32_t known = kv_cache_.BlocksFor(sequence.num_known());
   const int32_t headroom = Headroom(sequence);
   // A long prompt that has to wait is not hashed in every step.
-  if (sequence.last_match_blocks >= 0 &&
-      num_schedule_calls_ < sequence.last_lookup + kLookupInterval) {
+  const bool others_run = std::any_of(running_.begin(), running_.end(),
+                                      [](const Sequence* other) { return !other->paused; });
+  if (others_run && num_schedule_calls_ < sequence.last_lookup + kLookupInterval) {
     int64_t most = room.victims_only ? 0 : kv_cache_.num_available();
     for (const Sequence* victim : room.victims) most += victim->table.num_blocks();
     for (const SequenceGroup* group : held_prompts_) most += group->prompt_blocks->num_blocks();
-    if (most < int64_t{known} - sequence.last_match_blocks + headroom) return false;
+    if (most < int64_t{sequence.last_blocks_needed} + headroom) return false;
   }
-  PrefixMatch match = FindPrefix(sequence);
+  const PrefixMatch match = FindPrefix(sequence);
   const auto num_matched = static_cast<int32_t>(match.blocks.size());
-  sequence.last_match_blocks = num_matched;
+  sequence.last_blocks_needed = kv_cache_.BlocksNeeded(match, sequence.num_known());
   sequence.last_lookup = num_schedule_calls_;
   // The cached blocks are held first, so that making room cannot take them.
   const int32_t num_cached_tokens = num_matched * kv_cache_.block_size();
@@ -270,7 +271,7 @@ void Scheduler::TakeSlot(Sequence& sequence, TimePoint now) {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   running_.push_back(&sequence);
-  sequence.last_match_blocks = -1;
+  sequence.last_blocks_needed = 0;
   SequenceGroup& group = *sequence.group;
   if (!std::exchange(sequence.admitted_before, true) && sequence.index == 0) {
     sequence.num_cached_tokens = sequence.num_computed;

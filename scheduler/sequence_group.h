@@ -60,7 +60,7 @@ struct Sequence {
   int32_t num_prompt_logprobs_told = 0;  // positions whose log-probabilities are delivered
   int32_t num_preemptions = 0;
   int64_t num_kv_tokens_read = 0;
-  int32_t last_match_blocks = -1;  // at the last failed admission; -1: not looked up
+  int32_t last_blocks_needed = 0;  // at its last lookup in the prefix cache
   int64_t last_lookup = 0;         // call of Schedule
 
   bool running() const { return slot >= 0; }
