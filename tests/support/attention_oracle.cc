@@ -56,8 +56,8 @@ double Score(const AttentionParams& p, const Row& row, int64_t key) {
   double score = double{p.scale} * dot;
   if (p.softcap > 0.0f) score = p.softcap * std::tanh(score / p.softcap);
   if (p.alibi_slopes != nullptr) {
-    score -= double{p.alibi_slopes[row.q_head]} *
-             std::fabs(static_cast<double>(row.position - key));
+    score -=
+        double{p.alibi_slopes[row.q_head]} * std::fabs(static_cast<double>(row.position - key));
   }
   return score;
 }
@@ -104,8 +104,8 @@ void CompareOne(const char* what, double actual, double expected, double toleran
   if (excess <= 1.0 || excess <= worst.excess) return;
   worst.excess = excess;
   char line[200];
-  std::snprintf(line, sizeof(line), "%s[token %lld, head %lld, d %lld] is %.9g, expected %.9g", what,
-                static_cast<long long>(token), static_cast<long long>(head),
+  std::snprintf(line, sizeof(line), "%s[token %lld, head %lld, d %lld] is %.9g, expected %.9g",
+                what, static_cast<long long>(token), static_cast<long long>(head),
                 static_cast<long long>(d), actual, expected);
   worst.text = line;
 }

@@ -1,0 +1,277 @@
+// The builder behind paged_attention.h.
+#include "tests/support/paged_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "core/dtype.h"
+
+namespace longspan {
+namespace {
+
+constexpr int32_t kGuardTokens = 2;    // rows before and behind the output
+constexpr int32_t kGuardElements = 8;  // between the heads of an output row
+constexpr std::byte kGuard{0xa5};
+
+// About normal, the same for the same arguments on every machine.
+float Noise(uint32_t kind, uint32_t sequence, int64_t position, int32_t head, int32_t d) {
+  uint64_t x = kind * 0x9e3779b97f4a7c15ull + sequence * 0xc2b2ae3d27d4eb4full +
+               static_cast<uint64_t>(position) * 0x165667b19e3779f9ull +
+               static_cast<uint64_t>(head) * 0x27d4eb2f165667c5ull + static_cast<uint64_t>(d);
+  double sum = 0.0;
+  for (int i = 0; i < 3; ++i) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdull;
+    x ^= x >> 29;
+    sum += static_cast<double>(x >> 40) / (1 << 24) - 0.5;
+  }
+  return static_cast<float>(2.0 * sum);
+}
+
+void Put(std::vector<std::byte>& to, DType dtype, int64_t index, float x) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(to.data() + index * 4, &x, 4);
+    return;
+  }
+  const uint16_t bits = dtype == DType::kFloat16 ? FloatToFloat16(x) : FloatToBFloat16(x);
+  std::memcpy(to.data() + index * 2, &bits, 2);
+}
+
+float Get(const std::vector<std::byte>& from, DType dtype, int64_t index) {
+  if (dtype == DType::kFloat32) {
+    float x;
+    std::memcpy(&x, from.data() + index * 4, 4);
+    return x;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, from.data() + index * 2, 2);
+  return dtype == DType::kFloat16 ? Float16ToFloat(bits) : BFloat16ToFloat(bits);
+}
+
+}  // namespace
+
+PagedAttention::PagedAttention(const AttentionCase& spec) {
+  AttentionParams& p = params_;
+  const int32_t num_seqs = static_cast<int32_t>(spec.q_lens.size());
+  cu_seqlens_.push_back(0);
+  for (const int32_t q_len : spec.q_lens) cu_seqlens_.push_back(cu_seqlens_.back() + q_len);
+  seq_lens_ = spec.kv_lens;
+  p.cu_seqlens_q = cu_seqlens_.data();
+  p.seq_lens = seq_lens_.data();
+  p.num_seqs = num_seqs;
+  p.num_q_heads = spec.num_q_heads;
+  p.num_kv_heads = spec.num_kv_heads;
+  p.head_dim = spec.head_dim;
+  p.block_size = spec.block_size;
+  p.q_dtype = spec.q_dtype;
+  p.kv_dtype = spec.kv_dtype;
+  p.scale = spec.scale;
+  p.softcap = spec.softcap;
+  p.causal = spec.causal;
+  p.window_left = spec.window_left;
+  p.window_right = spec.window_right;
+  for (int32_t head = 0; head < spec.num_q_heads; ++head) {
+    sinks_.push_back(0.5f * static_cast<float>(head % 5) - 1.0f);
+    slopes_.push_back(std::exp2(-1.0f - static_cast<float>(head % 8)));
+  }
+  if (spec.sinks) p.sinks = sinks_.data();
+  if (spec.alibi) p.alibi_slopes = slopes_.data();
+  FillQueries(spec);
+  FillPool(spec);
+}
+
+void PagedAttention::FillQueries(const AttentionCase& spec) {
+  AttentionParams& p = params_;
+  const int64_t total_q = cu_seqlens_.back();
+  const int64_t bytes = DTypeBytes(spec.q_dtype);
+  p.q_head_stride = spec.head_dim;
+  p.q_token_stride = int64_t{spec.num_q_heads} * spec.head_dim + 8;
+  q_.assign((total_q * p.q_token_stride + 8) * bytes, std::byte{0xff});
+  for (int32_t seq = 0; seq < p.num_seqs; ++seq) {
+    const uint32_t content = spec.content.empty() ? seq : spec.content[seq];
+    for (int32_t i = 0; i < spec.q_lens[seq]; ++i) {
+      const int64_t position = int64_t{i} + spec.kv_lens[seq] - spec.q_lens[seq];
+      for (int32_t head = 0; head < spec.num_q_heads; ++head) {
+        for (int32_t d = 0; d < spec.head_dim; ++d) {
+          const int64_t index =
+              (cu_seqlens_[seq] + i) * p.q_token_stride + head * p.q_head_stride + d;
+          Put(q_, spec.q_dtype, index,
+              spec.magnitude * Noise(1, content, position + 1000, head, d));
+        }
+      }
+    }
+  }
+  p.q = q_.data();
+  p.o_head_stride = spec.head_dim + kGuardElements;
+  p.o_token_stride = spec.num_q_heads * p.o_head_stride;
+  o_.assign((total_q + 2 * kGuardTokens) * p.o_token_stride * bytes, kGuard);
+  p.o = o_.data() + kGuardTokens * p.o_token_stride * bytes;
+  lse_.assign((total_q + 1) * spec.num_q_heads, 12345.0f);
+  p.lse = lse_.data();
+}
+
+void PagedAttention::FillPool(const AttentionCase& spec) {
+  AttentionParams& p = params_;
+  int32_t num_blocks = spec.spare_blocks;
+  int32_t widest = 0;
+  for (const int32_t length : spec.kv_lens) {
+    const int32_t blocks = (length + spec.block_size - 1) / spec.block_size;
+    num_blocks += blocks;
+    widest = std::max(widest, blocks);
+  }
+  const int64_t row = spec.head_dim;
+  p.k_block_stride = p.v_block_stride = int64_t{spec.block_size} * spec.num_kv_heads * row;
+  p.k_token_stride = p.v_token_stride = spec.heads_first ? row : spec.num_kv_heads * row;
+  p.k_head_stride = p.v_head_stride = spec.heads_first ? spec.block_size * row : row;
+  const int64_t bytes = DTypeBytes(spec.kv_dtype);
+  k_.resize(num_blocks * p.k_block_stride * bytes);
+  const float fill = spec.fill == KvFill::kZeros ? 0.0f
+                     : spec.fill == KvFill::kNan ? std::numeric_limits<float>::quiet_NaN()
+                                                 : std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < num_blocks * p.k_block_stride; ++i) Put(k_, spec.kv_dtype, i, fill);
+  v_ = k_;
+  p.k = k_.data();
+  p.v = v_.data();
+
+  std::vector<int32_t> ids(num_blocks);
+  std::iota(ids.begin(), ids.end(), 0);
+  if (spec.block_order_seed != 0) {
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(spec.block_order_seed));
+  }
+  p.block_table_stride = widest + spec.extra_table_entries;
+  table_.assign(std::max<int64_t>(1, p.num_seqs * p.block_table_stride),
+                std::numeric_limits<int32_t>::max());
+  p.block_table = table_.data();
+  int32_t next = 0;
+  for (int32_t seq = 0; seq < p.num_seqs; ++seq) {
+    const uint32_t content = spec.content.empty() ? seq : spec.content[seq];
+    for (int32_t position = 0; position < spec.kv_lens[seq]; ++position) {
+      if (position % spec.block_size == 0) {
+        block_table(seq)[position / spec.block_size] = ids[next++];
+      }
+      const int64_t block = block_table(seq)[position / spec.block_size];
+      for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
+        const int64_t index = block * p.k_block_stride +
+                              (position % spec.block_size) * p.k_token_stride +
+                              head * p.k_head_stride;
+        for (int32_t d = 0; d < spec.head_dim; ++d) {
+          Put(k_, spec.kv_dtype, index + d, Noise(2, content, position, head, d));
+          Put(v_, spec.kv_dtype, index + d, Noise(3, content, position, head, d));
+        }
+      }
+    }
+  }
+}
+
+void PagedAttention::SetKv(int seq, int64_t position, int32_t kv_head, bool values, float x) {
+  const AttentionParams& p = params_;
+  const int64_t index = block_table(seq)[position / p.block_size] * p.k_block_stride +
+                        (position % p.block_size) * p.k_token_stride + kv_head * p.k_head_stride;
+  for (int32_t d = 0; d < p.head_dim; ++d) Put(values ? v_ : k_, p.kv_dtype, index + d, x);
+}
+
+float PagedAttention::output(int64_t token, int32_t q_head, int32_t d) const {
+  return Get(o_, params_.q_dtype,
+             (token + kGuardTokens) * params_.o_token_stride + q_head * params_.o_head_stride + d);
+}
+
+bool PagedAttention::Run(ThreadPool& pool, const CpuAttentionOptions& options) {
+  const int64_t total_q = cu_seqlens_.back();
+  const int32_t longest =
+      seq_lens_.empty() ? 0 : *std::max_element(seq_lens_.begin(), seq_lens_.end());
+  const int64_t bytes = CpuAttentionWorkspaceBytes(params_, params_.num_seqs, total_q, longest,
+                                                   pool.num_threads(), options);
+  constexpr int64_t kSlack = 64;
+  std::vector<std::byte> memory(bytes + 2 * kSlack, std::byte{0xff});
+  std::byte* workspace = memory.data();
+  while (reinterpret_cast<uintptr_t>(workspace) % 64 != 0) ++workspace;
+  const std::byte last = workspace[bytes];
+  const KernelStatus status =
+      AttentionCpu(pool, params_, options, {workspace, static_cast<size_t>(bytes)});
+  if (status != KernelStatus::kOk) {
+    std::fprintf(stderr, "AttentionCpu: %s\n", std::string(KernelStatusText(status)).c_str());
+    return false;
+  }
+  if (workspace[bytes] != last) {
+    std::fprintf(stderr, "AttentionCpu wrote behind its workspace\n");
+    return false;
+  }
+  return GuardsIntact();
+}
+
+bool PagedAttention::GuardsIntact() const {
+  const AttentionParams& p = params_;
+  const int64_t bytes = DTypeBytes(p.q_dtype);
+  const int64_t total_q = cu_seqlens_.back();
+  for (int64_t i = 0; i < static_cast<int64_t>(o_.size()); ++i) {
+    const int64_t element = i / bytes;
+    const int64_t token = element / p.o_token_stride - kGuardTokens;
+    const int64_t in_head = element % p.o_head_stride;
+    const bool owned = token >= 0 && token < total_q && in_head < p.head_dim;
+    if (owned || o_[i] == kGuard) continue;
+    std::fprintf(stderr, "guard word of o changed: token %lld, element %lld of its head\n",
+                 static_cast<long long>(token), static_cast<long long>(in_head));
+    return false;
+  }
+  for (int32_t head = 0; head < p.num_q_heads; ++head) {
+    if (lse_[total_q * p.num_q_heads + head] == 12345.0f) continue;
+    std::fprintf(stderr, "guard word of lse changed\n");
+    return false;
+  }
+  return true;
+}
+
+std::vector<std::byte> PagedAttention::RowBits(int seq, int32_t begin, int32_t end) const {
+  const AttentionParams& p = params_;
+  const int64_t bytes = DTypeBytes(p.q_dtype);
+  std::vector<std::byte> bits;
+  for (int64_t token = cu_seqlens_[seq] + begin; token < cu_seqlens_[seq] + end; ++token) {
+    for (int32_t head = 0; head < p.num_q_heads; ++head) {
+      const std::byte* o =
+          o_.data() + ((token + kGuardTokens) * p.o_token_stride + head * p.o_head_stride) * bytes;
+      bits.insert(bits.end(), o, o + p.head_dim * bytes);
+    }
+    const auto* lse = reinterpret_cast<const std::byte*>(lse_.data() + token * p.num_q_heads);
+    bits.insert(bits.end(), lse, lse + p.num_q_heads * sizeof(float));
+  }
+  return bits;
+}
+
+std::vector<std::byte> PagedAttention::AllBits() const {
+  std::vector<std::byte> bits;
+  for (int32_t seq = 0; seq < params_.num_seqs; ++seq) {
+    const auto rows = RowBits(seq, 0, cu_seqlens_[seq + 1] - cu_seqlens_[seq]);
+    bits.insert(bits.end(), rows.begin(), rows.end());
+  }
+  return bits;
+}
+
+std::vector<CpuAttentionIsa> SupportedAttentionIsas() {
+  std::vector<CpuAttentionIsa> found;
+  for (const auto isa :
+       {CpuAttentionIsa::kGeneric, CpuAttentionIsa::kAvx2, CpuAttentionIsa::kAvx512}) {
+    if (CpuAttentionIsaSupported(isa)) found.push_back(isa);
+  }
+  return found;
+}
+
+const char* AttentionIsaName(CpuAttentionIsa isa) {
+  switch (isa) {
+    case CpuAttentionIsa::kBest:
+      return "best";
+    case CpuAttentionIsa::kGeneric:
+      return "generic";
+    case CpuAttentionIsa::kAvx2:
+      return "avx2";
+    case CpuAttentionIsa::kAvx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+}  // namespace longspan

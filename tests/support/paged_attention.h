@@ -1,0 +1,87 @@
+// Builds paged attention problems for tests: logical tensors that are functions of (sequence,
+// position, head, d) alone, laid out in blocks of any size and order, with poison wherever a kernel
+// must not look and guard words wherever it must not write.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_params.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace longspan {
+
+enum class KvFill : uint8_t { kZeros, kNan, kInf };  // of slots that belong to nobody
+
+struct AttentionCase {
+  std::vector<int32_t> q_lens = {1};
+  std::vector<int32_t> kv_lens = {1};
+  std::vector<uint32_t> content;  // which logical sequence each is; empty: its index
+  int32_t num_q_heads = 9;
+  int32_t num_kv_heads = 3;
+  int32_t head_dim = 64;
+  int32_t block_size = 16;
+  DType q_dtype = DType::kFloat32;
+  DType kv_dtype = DType::kFloat16;
+  float scale = 0.125f;
+  float softcap = 0.0f;
+  bool causal = true;
+  int32_t window_left = -1;
+  int32_t window_right = -1;
+  bool sinks = false;
+  bool alibi = false;
+  bool heads_first = false;  // pool as [block, head, token, d] instead of [block, token, head, d]
+  float magnitude = 1.0f;    // factor of queries
+  KvFill fill = KvFill::kNan;
+  uint32_t block_order_seed = 1;  // 0: ascending ids
+  int32_t spare_blocks = 3;       // poisoned blocks that no sequence owns
+  int32_t extra_table_entries = 2;
+};
+
+// One problem in memory. Movable, not copyable.
+class PagedAttention {
+ public:
+  explicit PagedAttention(const AttentionCase& spec);
+  PagedAttention(PagedAttention&&) = default;
+
+  AttentionParams& params() { return params_; }
+  int32_t* block_table(int seq) { return table_.data() + seq * params_.block_table_stride; }
+  float* sinks() { return sinks_.data(); }
+
+  // Runs the kernel in a workspace of exactly the promised size full of garbage. False, with a
+  // message on stderr, when the status is not kOk or a guard word changed.
+  bool Run(ThreadPool& pool, const CpuAttentionOptions& options = {});
+
+  // Output rows [begin, end) of a sequence, o then lse, as bytes.
+  std::vector<std::byte> RowBits(int seq, int32_t begin, int32_t end) const;
+  std::vector<std::byte> AllBits() const;
+
+  // Overwrites one key (or value) row of a sequence, all of head `kv_head`, with x.
+  void SetKv(int seq, int64_t position, int32_t kv_head, bool values, float x);
+  float output(int64_t token, int32_t q_head, int32_t d) const;
+  float lse(int64_t token, int32_t q_head) const {
+    return lse_[token * params_.num_q_heads + q_head];
+  }
+
+ private:
+  void FillQueries(const AttentionCase& spec);
+  void FillPool(const AttentionCase& spec);
+  bool GuardsIntact() const;
+
+  AttentionParams params_;
+  std::vector<int32_t> cu_seqlens_;
+  std::vector<int32_t> seq_lens_;
+  std::vector<int32_t> table_;
+  std::vector<float> sinks_;
+  std::vector<float> slopes_;
+  std::vector<std::byte> q_, o_, k_, v_;
+  std::vector<float> lse_;
+};
+
+// Every instruction set this machine has.
+std::vector<CpuAttentionIsa> SupportedAttentionIsas();
+const char* AttentionIsaName(CpuAttentionIsa isa);
+
+}  // namespace longspan
