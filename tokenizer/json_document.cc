@@ -101,7 +101,8 @@ StatusOr<JsonNode> JsonNode::Get(std::string_view key) const {
   RETURN_IF_ERROR(CheckIsObject());
   const auto at = value_->find(key);
   if (at == value_->end()) return Error(fmt::format("field \"{}\" is missing", key));
-  return JsonNode(*at, fmt::format("{}{}{}", place_, place_.ends_with(' ') ? "" : ".", key));
+  const bool is_root = place_.find(": ") == std::string::npos;
+  return JsonNode(*at, fmt::format("{}{}{}", place_, is_root ? ": " : ".", key));
 }
 
 StatusOr<std::string> JsonNode::AsString() const {

@@ -22,6 +22,7 @@ StatusOr<nlohmann::json> ParseJsonDocument(std::string_view text, std::string_vi
 // A value and where it is. Borrows the document.
 class JsonNode {
  public:
+  // The root's place is the document's name; places below it are "name: a.b[3].c".
   JsonNode(const nlohmann::json& value, std::string place)
       : value_(&value), place_(std::move(place)) {}
 

@@ -285,7 +285,7 @@ StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(std::string_view json_tex
   }
   ASSIGN_OR_RETURN(const json document,
                    ParseJsonDocument(json_text, "tokenizer.json", kMaxTokenizerJsonDepth));
-  const JsonNode root(document, "tokenizer.json: ");
+  const JsonNode root(document, "tokenizer.json");
   // Truncation and padding are the caller's business: a server has limits of its own.
   RETURN_IF_ERROR(root.CheckKeys({"version", "truncation", "padding", "added_tokens", "normalizer",
                                   "pre_tokenizer", "post_processor", "decoder", "model"}));
