@@ -15,9 +15,8 @@ constexpr double kHopelessMargin = 1.5;
 
 SeqId Next(SeqId first, int32_t index) { return SeqId{ToInt(first) + index}; }
 
-bool IsDecode(const ScheduledSequence& sequence) {
-  return sequence.num_scheduled_tokens > sequence.num_token_ids;
-}
+// One token of one sequence: as the scheduler tells decodes from prefill chunks.
+bool IsDecode(const ScheduledSequence& sequence) { return sequence.num_scheduled_tokens == 1; }
 
 }  // namespace
 

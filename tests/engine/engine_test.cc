@@ -118,6 +118,21 @@ TEST_F(EngineTest, StreamsTokensInOrderAndEndsOnce) {
   EXPECT_EQ(observer_.last.blocks_leaked, 0);
 }
 
+TEST_F(EngineTest, StepsAreCountedByKind) {
+  Make();
+  engine_->Submit(Request(Prompt(1, 10), 3));
+  engine_->RunOnce();
+  EXPECT_EQ(observer_.last.kind, StepKind::kPrefill);
+  EXPECT_EQ(observer_.last.step_tokens, 10);
+  engine_->Submit(Request(Prompt(100, 10), 3));
+  engine_->RunOnce();
+  EXPECT_EQ(observer_.last.kind, StepKind::kMixed);
+  EXPECT_EQ(observer_.last.step_tokens, 11);
+  engine_->RunOnce();
+  EXPECT_EQ(observer_.last.kind, StepKind::kDecode);
+  EXPECT_EQ(observer_.last.step_sequences, 2);
+}
+
 TEST_F(EngineTest, TellsOnceThatARequestWaits) {
   config_.scheduler.max_num_seqs = 1;
   Make();
