@@ -46,8 +46,18 @@ Layout MakeLayout(const DecodePlanBounds& bounds, int head_dim) {
           AttentionScratchBytes(head_dim)};
 }
 
-const AttentionIsa* FindIsa(CpuAttentionIsa isa) {
+const AttentionIsa* FindIsa(const CpuAttentionOptions& options, DType kv_dtype) {
+  const CpuAttentionIsa isa = options.isa;
   if (!CpuAttentionIsaSupported(isa)) return nullptr;
+#if defined(__x86_64__)
+  if (options.precision == CpuAttentionPrecision::kBFloat16 && CpuAttentionHasBFloat16() &&
+      kv_dtype != DType::kFloat32 &&
+      (isa == CpuAttentionIsa::kBest || isa == CpuAttentionIsa::kAvx512)) {
+    return &kAttentionAvx512BFloat16;
+  }
+#else
+  (void)kv_dtype;
+#endif
   switch (isa) {
     case CpuAttentionIsa::kGeneric:
       return &kAttentionGeneric;
@@ -98,6 +108,14 @@ bool CpuAttentionIsaSupported(CpuAttentionIsa isa) {
     default:
       return false;
   }
+}
+
+bool CpuAttentionHasBFloat16() {
+#if defined(__x86_64__)
+  return CpuAttentionIsaSupported(CpuAttentionIsa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
 }
 
 int64_t AttentionScratchBytes(int head_dim) {
@@ -167,7 +185,7 @@ KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
     return status;
   }
   if (const KernelStatus status = CheckLengths(params); status != KernelStatus::kOk) return status;
-  const AttentionIsa* isa = FindIsa(options.isa);
+  const AttentionIsa* isa = FindIsa(options, params.kv_dtype);
   if (isa == nullptr) return KernelStatus::kUnsupportedDevice;
   if (params.num_seqs == 0) return KernelStatus::kOk;
   if (reinterpret_cast<uintptr_t>(workspace.data()) % kAlignment != 0) {

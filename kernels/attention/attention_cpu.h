@@ -18,10 +18,16 @@ class ThreadPool;
 enum class CpuAttentionIsa : uint8_t { kBest, kGeneric, kAvx2, kAvx512 };
 bool CpuAttentionIsaSupported(CpuAttentionIsa isa);
 
+// kBFloat16: queries, keys, weights and values are rounded to bfloat16 before they are multiplied;
+// sums, softmax and merging stay in float. Used where the processor multiplies bfloat16 natively;
+// elsewhere (and for float32 KV) it means float throughout.
+enum class CpuAttentionPrecision : uint8_t { kFloat32, kBFloat16 };
+bool CpuAttentionHasBFloat16();
+
 struct CpuAttentionOptions {
-  int num_splits =
-      0;  // work items per sequence and KV head; 0: chosen from the load. Never changes bits.
+  int num_splits = 0;  // work items per sequence and KV head; 0: by load. Never changes bits.
   CpuAttentionIsa isa = CpuAttentionIsa::kBest;
+  CpuAttentionPrecision precision = CpuAttentionPrecision::kFloat32;
 };
 
 // Which shapes and types the kernels take; the start-up check. Reads no pointer.

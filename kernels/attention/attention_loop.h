@@ -1,9 +1,9 @@
-// The arithmetic of CPU attention in float, written once over a small vector class; each
+// The arithmetic of CPU attention, written once over a small vector class; each
 // instruction set's file instantiates it for its own class (Simd), so that nothing compiled for one
 // set is linked into another. Internal to kernels/attention.
 //
 // What makes a row's bits independent of everything but its own data:
-//   score    one chain of fused multiply-adds over d = 0..head_dim-1 (lanes are keys);
+//   score    one chain of multiply-adds over d = 0..head_dim-1 (lanes are keys);
 //   tile     64 keys at absolute multiples of 64: maximum, weights, lane-wise sums, rescale by
 //   2^(m_old - m); output   one chain over the row's own keys in ascending order (lanes are d);
 //   masked keys are left out; part     512 keys at absolute multiples of 512, started afresh; parts
@@ -25,6 +25,7 @@ class AttentionLoop {
   static constexpr int kTile = kAttentionTileTokens;
   static constexpr int kTileVectors = kTile / kLanes;
   static constexpr int kRows = Simd::kMicroRows;        // rows of a register block
+  static constexpr int kPack = Simd::kPack;             // elements side by side in a 32-bit lane
   static constexpr int kVectors = Simd::kMicroVectors;  // vectors of a register block
   static constexpr float kInf = __builtin_inff();
   static constexpr float kLog2E = 1.44269504088896341f;
@@ -34,7 +35,8 @@ class AttentionLoop {
   static void Attend(const AttentionTask& task) {
     switch (task.params->kv_dtype) {
       case DType::kFloat32:
-        return AttendTyped<float>(task);
+        if constexpr (kPack == 1) return AttendTyped<float>(task);
+        return;  // float keys are never rounded: the driver picks another table
       case DType::kFloat16:
         return AttendTyped<Half>(task);
       default:
@@ -97,6 +99,15 @@ class AttentionLoop {
       return Simd::LoadHalf(reinterpret_cast<const uint16_t*>(from));
     } else {
       return Simd::LoadBFloat(reinterpret_cast<const uint16_t*>(from));
+    }
+  }
+
+  // Writes kLanes elements of an operand of Product: floats, or bfloat16 two to a lane.
+  static void StorePacked(float* row, int index, F x) {
+    if constexpr (kPack == 1) {
+      Simd::Store(row + index, x);
+    } else {
+      Simd::StoreBFloat(reinterpret_cast<uint16_t*>(row) + index, x);
     }
   }
 
@@ -241,16 +252,16 @@ class AttentionLoop {
     const F factor = Simd::Set(item.score_factor);
     float* to = item.scratch.q;
     for (int head = 0; head < item.num_heads; ++head) {
-      for (int row = 0; row < item.num_rows; ++row, to += item.padded) {
+      for (int row = 0; row < item.num_rows; ++row, to += item.padded / kPack) {
         const T* from = static_cast<const T*>(params.q) +
                         QueryToken(item, row) * params.q_token_stride +
                         int64_t{QueryHead(item, head, row)} * params.q_head_stride;
         int d = 0;
         for (; d + kLanes <= item.head_dim; d += kLanes) {
-          Simd::Store(to + d, Simd::Mul(LoadAs<T>(from + d), factor));
+          StorePacked(to, d, Simd::Mul(LoadAs<T>(from + d), factor));
         }
         if (d < item.head_dim) {
-          Simd::Store(to + d, Simd::Mul(LoadFew<T>(from + d, item.head_dim - d), factor));
+          StorePacked(to, d, Simd::Mul(LoadFew<T>(from + d, item.head_dim - d), factor));
         }
       }
     }
@@ -294,6 +305,9 @@ class AttentionLoop {
       ahead = {};
     }
   }
+  // The same in lanes of kPack keys. A masked key that shares a lane with a visible one has weight
+  // 0.
+  static Seen Packed(Seen seen) { return {seen.begin / kPack, (seen.end + kPack - 1) / kPack}; }
   static bool IsEmpty(Seen seen) { return seen.begin >= seen.end; }
 
   // Addresses of the tile's keys and values. Keys that no row sees get a row of zeros, and neither
@@ -361,36 +375,49 @@ class AttentionLoop {
 
   template <typename KvT>
   static void ConvertValues(const Item& item, KeysInTile keys) {
-    for (int key = keys.first; key < keys.end; ++key) {
-      const KvT* from = static_cast<const KvT*>(item.now.v[key]);
-      float* to = item.scratch.v + int64_t{key} * item.padded;
-      int d = 0;
-      for (; d + kLanes <= item.head_dim; d += kLanes) Simd::Store(to + d, LoadAs<KvT>(from + d));
-      if (d < item.head_dim) {
-        Simd::Store(to + d, LoadFew<KvT>(from + d, item.head_dim - d));
+    if constexpr (kPack == 2) {
+      // Values of two neighbouring keys side by side; a key that no row sees has a row of zeros.
+      for (int pair = keys.first / 2; pair < (keys.end + 1) / 2; ++pair) {
+        const void* const* rows = item.now.v + 2 * pair;
+        float* to = item.scratch.v + int64_t{pair} * item.padded;
+        if constexpr (__is_same(KvT, Half)) {
+          Simd::InterleaveHalf(rows[0], rows[1], item.head_dim, to);
+        } else {
+          Simd::InterleaveBFloat(rows[0], rows[1], item.head_dim, to);
+        }
+      }
+    } else {
+      for (int key = keys.first; key < keys.end; ++key) {
+        const KvT* from = static_cast<const KvT*>(item.now.v[key]);
+        float* to = item.scratch.v + int64_t{key} * item.padded;
+        int d = 0;
+        for (; d + kLanes <= item.head_dim; d += kLanes) Simd::Store(to + d, LoadAs<KvT>(from + d));
+        if (d < item.head_dim) {
+          Simd::Store(to + d, LoadFew<KvT>(from + d, item.head_dim - d));
+        }
       }
     }
   }
 
   static void Scores(const Item& item, int row, int count, Ahead ahead) {
-    const float* q = item.scratch.q + int64_t{row} * item.padded;
+    const int stride = item.padded / kPack;
+    const int depth = item.head_dim / kPack;
+    const float* q = item.scratch.q + int64_t{row} * stride;
     float* s = item.scratch.s + int64_t{row} * kTile;
     Dispatch<kRows>(count, [&]<int kCount>() {
       for (int key = 0; key < kTile; key += kVectors * kLanes) {
         if (ahead.rows != nullptr) {
-          ScoreBlock<kCount, true>(q, item.padded, item.scratch.k + key, item.head_dim, s + key,
-                                   ahead);
+          ScoreBlock<kCount, true>(q, stride, item.scratch.k + key, depth, s + key, ahead);
           ahead = {};
         } else {
-          ScoreBlock<kCount, false>(q, item.padded, item.scratch.k + key, item.head_dim, s + key,
-                                    ahead);
+          ScoreBlock<kCount, false>(q, stride, item.scratch.k + key, depth, s + key, ahead);
         }
       }
     });
   }
 
   template <int kCount, bool kAhead>
-  static void ScoreBlock(const float* q, int q_stride, const float* k, int head_dim, float* s,
+  static void ScoreBlock(const float* q, int q_stride, const float* k, int depth, float* s,
                          Ahead ahead) {
     F sum[kCount][kVectors];
 #pragma GCC unroll 8
@@ -398,9 +425,9 @@ class AttentionLoop {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Zero();
     }
-    for (int d = 0; d < head_dim; ++d) {
+    for (int d = 0; d < depth; ++d) {
       if constexpr (kAhead) {
-        for (int key = d; key < kTile; key += head_dim) Fetch(ahead, key);
+        for (int key = d; key < kTile; key += depth) Fetch(ahead, key);
       }
       F key[kVectors];
 #pragma GCC unroll 8
@@ -410,7 +437,7 @@ class AttentionLoop {
       for (int r = 0; r < kCount; ++r) {
         const F query = Simd::Set(q[r * q_stride + d]);
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Fma(query, key[v], sum[r][v]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Product(query, key[v], sum[r][v]);
       }
     }
 #pragma GCC unroll 8
@@ -451,7 +478,7 @@ class AttentionLoop {
 #pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) {
       x[v] = Simd::Exp2(Simd::Sub(x[v], shift));
-      Simd::Store(s + v * kLanes, x[v]);
+      StorePacked(s, v * kLanes, x[v]);
     }
     // The sum is kept in kAttentionLanes lanes whatever the vector's width.
     float* l = item.scratch.l + int64_t{local} * kAttentionLanes;
@@ -496,10 +523,10 @@ class AttentionLoop {
     const int local = head * item.num_rows + row;
     Seen seen[kRows];
     int begin = 0;
-    int end = kTile;
+    int end = kTile / kPack;
     bool same = true;
     for (int r = 0; r < count; ++r) {
-      seen[r] = SeenInTile(item, row + r, tile);
+      seen[r] = Packed(SeenInTile(item, row + r, tile));
       if (seen[r].begin > begin) begin = seen[r].begin;
       if (seen[r].end < end) end = seen[r].end;
       same &= seen[r].begin == seen[0].begin && seen[r].end == seen[0].end;
@@ -566,7 +593,9 @@ class AttentionLoop {
     }
     v += int64_t{begin} * stride;
     for (int key = begin; key < end; ++key) {
-      if constexpr (kAhead) Fetch(ahead, key);
+      if constexpr (kAhead) {
+        for (int i = 0; i < kPack; ++i) Fetch(ahead, key * kPack + i);
+      }
       F value[kWidth];
 #pragma GCC unroll 8
       for (int c = 0; c < kWidth; ++c) value[c] = Simd::Load(v + c * kLanes);
@@ -575,7 +604,7 @@ class AttentionLoop {
       for (int r = 0; r < kCount; ++r) {
         const F weight = Simd::Set(p[r * kTile + key]);
 #pragma GCC unroll 8
-        for (int c = 0; c < kWidth; ++c) sum[r][c] = Simd::Fma(weight, value[c], sum[r][c]);
+        for (int c = 0; c < kWidth; ++c) sum[r][c] = Simd::Product(weight, value[c], sum[r][c]);
       }
     }
 #pragma GCC unroll 8

@@ -64,8 +64,9 @@ struct AttentionIsa {
 
 extern const AttentionIsa kAttentionGeneric;
 #if defined(__x86_64__)
-extern const AttentionIsa kAttentionAvx2;    // AVX2, FMA, F16C
-extern const AttentionIsa kAttentionAvx512;  // AVX-512 F, BW, DQ, VL
+extern const AttentionIsa kAttentionAvx2;            // AVX2, FMA, F16C
+extern const AttentionIsa kAttentionAvx512;          // AVX-512 F, BW, DQ, VL
+extern const AttentionIsa kAttentionAvx512BFloat16;  // and BF16: products of bfloat16; no float KV
 #endif
 
 }  // namespace longspan

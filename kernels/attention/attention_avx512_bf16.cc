@@ -1,0 +1,98 @@
+// CPU attention with bfloat16 products (AVX512_BF16): queries, keys, weights and values are rounded
+// to bfloat16 and multiplied in pairs, sums and softmax are float. Twice the rate of the float
+// kernel. Compiled with its flags: holds nothing that other files could be linked to but its table.
+#include "kernels/attention/attention_avx512.h"
+#include "kernels/attention/attention_loop.h"
+
+namespace longspan {
+namespace {
+
+// A lane of an operand holds two neighbouring elements: d for scores, keys for outputs.
+struct Avx512Pairs : Avx512 {
+  static constexpr int kPack = 2;
+
+  static F Product(F a, F b, F c) {
+    return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  static void StoreBFloat(uint16_t* p, F x) {
+    const __m256bh narrow = _mm512_cvtneps_pbh(x);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(narrow));
+  }
+
+  // 16 rows (keys) to head_dim / 2 rows of 16 pairs, kAttentionTileTokens apart.
+  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
+    for (int d = 0; d < head_dim; d += 8, to += 4 * kAttentionTileTokens) {
+      const __m512i x0 = FourKeys(rows, 0, d), x1 = FourKeys(rows, 1, d);
+      const __m512i x2 = FourKeys(rows, 2, d), x3 = FourKeys(rows, 3, d);
+      const __m512i a0 = _mm512_unpacklo_epi32(x0, x1), a1 = _mm512_unpackhi_epi32(x0, x1);
+      const __m512i b0 = _mm512_unpacklo_epi32(x2, x3), b1 = _mm512_unpackhi_epi32(x2, x3);
+      Store(to, _mm512_castsi512_ps(_mm512_unpacklo_epi64(a0, b0)));
+      Store(to + kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpackhi_epi64(a0, b0)));
+      Store(to + 2 * kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpacklo_epi64(a1, b1)));
+      Store(to + 3 * kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpackhi_epi64(a1, b1)));
+    }
+  }
+  static void TransposeHalf(const void* const* rows, int head_dim, float* to) {
+    alignas(64) uint16_t narrow[16][kAttentionMaxHeadDim];
+    const void* narrow_rows[16];
+    for (int key = 0; key < 16; ++key) {
+      const auto* row = static_cast<const uint16_t*>(rows[key]);
+      int d = 0;
+      for (; d + 16 <= head_dim; d += 16) StoreBFloat(&narrow[key][d], LoadHalf(row + d));
+      if (d < head_dim) StoreBFloat(&narrow[key][d], LoadEightHalves(row + d));
+      narrow_rows[key] = narrow[key];
+    }
+    TransposeBFloat(narrow_rows, head_dim, to);
+  }
+  static F LoadEightHalves(const uint16_t* p) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm512_cvtph_ps(_mm256_zextsi128_si256(x));
+  }
+
+  // Two rows (keys) to one of pairs; behind head_dim up to the padding the pairs are 0.
+  static void InterleaveHalf(const void* row0, const void* row1, int head_dim, float* to) {
+    const auto* a = static_cast<const uint16_t*>(row0);
+    const auto* b = static_cast<const uint16_t*>(row1);
+    int d = 0;
+    for (; d + 16 <= head_dim; d += 16) {
+      StorePairs(to + d, _mm512_cvtne2ps_pbh(LoadHalf(b + d), LoadHalf(a + d)));
+    }
+    if (d < head_dim) {
+      StorePairs(to + d, _mm512_cvtne2ps_pbh(LoadEightHalves(b + d), LoadEightHalves(a + d)));
+    }
+  }
+  static void InterleaveBFloat(const void* row0, const void* row1, int head_dim, float* to) {
+    const auto* a = static_cast<const uint16_t*>(row0);
+    const auto* b = static_cast<const uint16_t*>(row1);
+    int d = 0;
+    for (; d + 16 <= head_dim; d += 16) {
+      const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + d));
+      const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + d));
+      StorePairs(to + d, reinterpret_cast<__m512bh>(
+                             _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)));
+    }
+    if (d < head_dim) {
+      const __m256i low =
+          _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + d)));
+      const __m256i high =
+          _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b + d)));
+      StorePairs(to + d, reinterpret_cast<__m512bh>(
+                             _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)));
+    }
+  }
+  // Sixteen elements of one row, then of the other, to sixteen pairs.
+  static void StorePairs(float* to, __m512bh rows) {
+    const __m512i order =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    Store(to,
+          _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(rows))));
+  }
+};
+
+}  // namespace
+
+const AttentionIsa kAttentionAvx512BFloat16 = {AttentionLoop<Avx512Pairs>::Attend,
+                                               AttentionLoop<Avx512Pairs>::Combine};
+
+}  // namespace longspan
