@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <new>
 #include <ostream>
@@ -119,6 +120,16 @@ BrokenFile Weights(std::string name, std::string says,
           }};
 }
 
+// A right folder, one of whose text files (made when absent) is a hole of some size.
+BrokenFile Grown(std::string name, std::string says, std::string file, uintmax_t size) {
+  return {std::move(name), std::move(says), [file, size](const TemporaryFolder& folder) {
+            WriteTinyModel(folder, "toy_t", 3);
+            std::ofstream(folder.Path(file), std::ios::app).flush();
+            std::filesystem::resize_file(folder.Path(file), size);
+            return folder.path();
+          }};
+}
+
 BrokenFile Safetensors(std::string name, std::string says, std::string bytes) {
   return {"safetensors_" + name, std::move(says), [bytes](const TemporaryFolder& folder) {
             WriteTinyModel(folder, "toy_t");
@@ -220,8 +231,16 @@ std::vector<BrokenFile> GgufStructure() {
            "m.gguf: ", [](GgufSpec& s) { s.key_count = s.keys.size() - 1; }),
       Gguf("one_tensor_more_claimed",
            "m.gguf: ", [](GgufSpec& s) { s.tensor_count = s.tensors.size() + 1; }),
+      {"gguf_terabyte_hole", "claims 1099511627776 bytes, wanted at most 16777216 here",
+       [](const TemporaryFolder& folder) {
+         const std::string path =
+             folder.Write("m.gguf", Header(3, 0, 1) + GgufString("a") + Bytes(kString) +
+                                        Bytes(uint64_t{1} << 40));
+         std::filesystem::resize_file(path, uintmax_t{2} << 40);
+         return path;
+       }},
       Cut("cut_in_preamble", "ends at byte 20 inside the metadata count", 20),
-      Cut("cut_in_metadata", "left of the file", 1000),
+      Cut("cut_in_metadata", "wanted at most", 1000),
       Cut("cut_after_metadata", "m.gguf: ", 6000),
       Cut("cut_by_one_byte", "cut short?", -1),
       Cut("cut_by_a_page", "cut short?", -4096),
@@ -504,6 +523,14 @@ std::vector<BrokenFile> Configs() {
              [](Json& c) {
                c["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
              }),
+      Grown("config_17_mb", "config.json: has 17825792 bytes, wanted at most", "config.json",
+            17 << 20),
+      Grown("tokenizer_200_mb", "tokenizer.json: has 209715200 bytes, wanted at most",
+            "tokenizer.json", 200 << 20),
+      Grown("index_1_tb", "index.json: has 1099511627776 bytes, wanted at most",
+            "model.safetensors.index.json", uintmax_t{1} << 40),
+      Grown("chat_template_2_mb", "chat_template.jinja: has 2097152 bytes, wanted at most",
+            "chat_template.jinja", 2 << 20),
       Config("activation", "hidden_act is \"gelu\"", [](Json& c) { c["hidden_act"] = "gelu"; }),
       Config("eos_beyond_vocabulary", "end-of-text id is 512",
              [](Json& c) { c["eos_token_id"] = 512; }),
