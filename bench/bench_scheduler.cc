@@ -82,6 +82,31 @@ BENCHMARK(BM_DecodeStep)
     ->Iterations(kIterations)
     ->Unit(benchmark::kMicrosecond);
 
+// All slots taken and a long line behind them: the line costs nothing. Args: waiting, priorities.
+void BM_DecodeStepWithQueue(benchmark::State& state) {
+  constexpr int32_t kNumSeqs = 256;
+  Setup setup(kNumSeqs, 1000, kIterations + 64);
+  const auto add = [&](int32_t i, int32_t priority) {
+    const SeqId id{i + 1};
+    SequenceParams params = setup.Request(1003 * i, 1000, kIterations + 32);
+    params.priority = priority;
+    setup.scheduler->Add({&id, 1}, std::move(params), TimePoint{});
+  };
+  for (int32_t i = 0; i < kNumSeqs; ++i) add(i, 0);
+  setup.Step();
+  for (int32_t i = 0; i < state.range(0); ++i) {
+    add(kNumSeqs + i, -i % static_cast<int32_t>(state.range(1)));
+  }
+  for (int i = 0; i < 20; ++i) setup.Step();
+  for (auto _ : state) setup.Step();
+}
+BENCHMARK(BM_DecodeStepWithQueue)
+    ->Args({1024, 1})
+    ->Args({1024, 1024})
+    ->ArgNames({"waiting", "priorities"})
+    ->Iterations(kIterations)
+    ->Unit(benchmark::kMicrosecond);
+
 // The one step that is allowed to cost what a prompt is long: its admission. Args: context, cached.
 void BM_Admission(benchmark::State& state) {
   const auto context = static_cast<int32_t>(state.range(0));

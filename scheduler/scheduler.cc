@@ -135,9 +135,11 @@ void Scheduler::Schedule(TimePoint now, SchedulerOutput& output) {
     sequence->planned_tokens = 0;
     num_decodes += sequence->num_to_compute() == 1;
   }
-  // Both sides have their minimum: prefill of the budget, decodes by the chunk's length.
+  // Both sides have their minimum: prefill of the budget (a budget of one goes to each in turn),
+  // decodes by the chunk's length.
   const int32_t budget = config_.max_num_batched_tokens;
-  const int32_t prefill_minimum = std::clamp(budget / 2, 1, config_.min_prefill_tokens);
+  const int32_t prefill_minimum = budget > 1 ? std::clamp(budget / 2, 1, config_.min_prefill_tokens)
+                                             : static_cast<int32_t>(num_schedule_calls_ % 2);
   int32_t prefill_budget = std::max(budget - num_decodes, prefill_minimum);
   if (num_decodes > 0) prefill_budget = std::min(prefill_budget, config_.max_prefill_chunk);
   Admit(now, prefill_budget);
@@ -167,14 +169,18 @@ void Scheduler::PlanPrefills(int32_t budget) {
     if (sequence->num_to_compute() > 1) prefills.push_back(sequence);
   }
   std::sort(prefills.begin(), prefills.end(), RanksHigher);
-  for (Sequence* sequence : prefills) {
-    if (budget == 0) return;
-    int32_t count = std::min({sequence->num_to_compute(), config_.max_prefill_chunk, budget});
-    // Rows with prompt log-probabilities and rows without do not share a chunk.
-    const int32_t prompt_left = sequence->num_prompt_tokens() - sequence->num_computed;
-    if (sequence->wants_prompt_logprobs() && prompt_left > 0) count = std::min(count, prompt_left);
-    sequence->planned_tokens = count;
-    budget -= count;
+  const int32_t share = prefills.size() > 1 ? PrefillShare(budget) : budget;
+  for (const int32_t limit : {share, budget}) {  // then what the shares leave over, in order
+    for (Sequence* sequence : prefills) {
+      const int32_t planned = sequence->planned_tokens;
+      int32_t most = std::min({sequence->num_to_compute(), config_.max_prefill_chunk,
+                               std::max(limit, planned), planned + budget});
+      // Rows with prompt log-probabilities and rows without do not share a chunk.
+      const int32_t prompt_left = sequence->num_prompt_tokens() - sequence->num_computed;
+      if (sequence->wants_prompt_logprobs() && prompt_left > 0) most = std::min(most, prompt_left);
+      sequence->planned_tokens = most;
+      budget -= most - planned;
+    }
   }
 }
 

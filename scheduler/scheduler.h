@@ -33,7 +33,8 @@ struct SchedulerConfig {
   int32_t max_num_seqs = 32;              // slots: sequences that hold blocks at once
   int32_t max_num_batched_tokens = 1024;  // of one step
   // Of one sequence in one step; and of all prefills together in a step that has decodes too. So a
-  // decode waits for one chunk at most.
+  // decode waits for one chunk at most. Of what all prefills get in a step one takes at most three
+  // quarters while another wants some.
   int32_t max_prefill_chunk = 512;
   // While a prefill could run it gets at least so many tokens of each step; decodes share the rest
   // in turns. At most half the budget counts.
@@ -148,7 +149,8 @@ class Scheduler {
   bool MustWaitForSibling(const Sequence& sequence) const;
   const BlockTable* ForkSource(const Sequence& sequence) const;
   int32_t RankPriority(const Sequence& sequence, TimePoint now) const;
-  int64_t PrefillDemand(int32_t rank_priority) const;
+  static int32_t PrefillShare(int32_t prefill_budget);
+  int64_t PrefillDemand(const Sequence& newcomer, int32_t prefill_budget, TimePoint now) const;
   int32_t Headroom(const Sequence& sequence) const;
   int32_t RemainingBlocks(const Sequence& sequence) const;
   int32_t BlocksToReserve(const SequenceGroup& group) const;

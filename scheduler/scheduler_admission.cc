@@ -18,16 +18,24 @@ constexpr int64_t kLookupInterval = 16;
 }  // namespace
 
 void Scheduler::Admit(TimePoint now, int32_t prefill_budget) {
-  if (waiting_.empty()) return;
   using Visit = WaitingQueue::Visit;
   AdmitReservedSiblings(now, prefill_budget);
+  if (waiting_.empty()) return;
+  // Without room and without anybody to preempt, the line is not even looked at.
+  const bool can_preempt =
+      std::any_of(running_.begin(), running_.end(), [&](const Sequence* other) {
+        return !other->group->params.guaranteed &&
+               (other->paused || other->rank_priority < waiting_.highest_priority());
+      });
+  if (!can_preempt && free_slots_.empty()) return;
   bool blocked = false;
   waiting_.ForEach([&](Sequence& sequence) {
+    if (!can_preempt && (blocked || free_slots_.empty())) return Visit::kStop;
     if (MustWaitForSibling(sequence)) return Visit::kNext;
     if (sequence.num_pending_samples > 0 || sequence.preempted_in == num_schedule_calls_) {
       return Visit::kEndClass;
     }
-    if (PrefillDemand(RankPriority(sequence, now)) >= prefill_budget) return Visit::kEndClass;
+    if (PrefillDemand(sequence, prefill_budget, now) >= prefill_budget) return Visit::kEndClass;
     if (TryAdmit(sequence, blocked, now)) return Visit::kNext;
     // A guaranteed one may be overtaken, but not for longer than one ageing period.
     const Duration waited = sequence.waited + (now - sequence.queued_since);
@@ -44,7 +52,7 @@ void Scheduler::AdmitReservedSiblings(TimePoint now, int32_t prefill_budget) {
     for (Sequence& sequence : group->sequences) {
       if (!sequence.queued || group->reservation.count() < BlocksToReserve(*group)) continue;
       if (MustWaitForSibling(sequence)) break;
-      if (PrefillDemand(RankPriority(sequence, now)) >= prefill_budget) break;
+      if (PrefillDemand(sequence, prefill_budget, now) >= prefill_budget) break;
       if (!TryAdmit(sequence, /*victims_only=*/false, now)) break;
     }
   }
@@ -81,14 +89,23 @@ int32_t Scheduler::RankPriority(const Sequence& sequence, TimePoint now) const {
   return highest <= own ? own : std::min(highest, waiting_.AgedPriority(sequence, now));
 }
 
-// Prefill tokens that go before those of a newcomer of this rank.
-int64_t Scheduler::PrefillDemand(int32_t rank_priority) const {
+// What one prefill takes at most while others want to run as well, so that a short prompt does not
+// wait for all of a long one.
+int32_t Scheduler::PrefillShare(int32_t prefill_budget) {
+  return std::max(1, prefill_budget - prefill_budget / 4);
+}
+
+// Prefill tokens of this step that go before those of a newcomer.
+int64_t Scheduler::PrefillDemand(const Sequence& newcomer, int32_t prefill_budget,
+                                 TimePoint now) const {
+  const int32_t rank_priority = RankPriority(newcomer, now);
+  const int32_t most = std::min(config_.max_prefill_chunk, PrefillShare(prefill_budget));
   int64_t demand = 0;
   for (const Sequence* sequence : running_) {
     const bool is_new = !sequence->admission_told;
     const int32_t count = sequence->num_to_compute();
     if (sequence->rank_priority >= rank_priority && (count > 1 || is_new)) {
-      demand += std::min(count, config_.max_prefill_chunk);
+      demand += std::min(count, most);
     }
   }
   return demand;

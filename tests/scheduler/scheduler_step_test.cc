@@ -99,7 +99,7 @@ TEST(SchedulerStep, ALongPrefillHoldsDecodesNoLongerThanOneChunk) {
     for (const SeqId id : decodes) EXPECT_EQ(Scheduled(harness, id), 1);
     EXPECT_LE(Scheduled(harness, longer) + Scheduled(harness, second), 512);
   }
-  EXPECT_LE(harness.num_steps(), 2 + 8000 / 512 + 1);
+  EXPECT_LE(harness.num_steps(), 3 + (8000 + 2000) / 512);
 }
 
 TEST(SchedulerStep, DecodesDoNotStarveAPrefill) {
@@ -138,6 +138,41 @@ TEST(SchedulerStep, AloneAPrefillMayUseTheWholeBudgetInSeveralSequences) {
   for (const ScheduledSequence& entry : harness.last_output().scheduled) {
     EXPECT_EQ(entry.num_scheduled_tokens, 16);
   }
+}
+
+TEST(SchedulerStep, AShortPromptDoesNotWaitForAllOfALongOne) {
+  HarnessConfig config;
+  config.kv.num_blocks = 200;
+  config.scheduler.max_model_len = 600;
+  SchedulerHarness harness(config);
+  harness.Submit(Request(Prompt(3, 300), 100));  // decodes: prefills share 16 tokens a step
+  harness.Step();
+  const SeqId longer = harness.Submit(Request(Prompt(400), 1));
+  harness.Step();
+  EXPECT_EQ(Scheduled(harness, longer), 16);  // alone it gets all of them
+  const SeqId shorter = harness.Submit(Request(Prompt(10, 450), 1));
+  for (const int32_t expected : {4, 4, 2}) {
+    harness.Step();
+    EXPECT_EQ(Scheduled(harness, shorter), expected);
+    EXPECT_EQ(Scheduled(harness, longer), 16 - expected);
+  }
+  EXPECT_TRUE(harness.outcome(shorter).finished);
+  harness.Step();
+  EXPECT_EQ(Scheduled(harness, longer), 16);
+}
+
+TEST(SchedulerStep, ABudgetOfOneTokenGoesToBothSidesInTurns) {
+  HarnessConfig config;
+  config.scheduler.max_num_batched_tokens = 1;
+  SchedulerHarness harness(config);
+  const SeqId decoding = harness.Submit(Request(Prompt(1), 30));
+  harness.Step();
+  const SeqId prefill = harness.Submit(Request(Prompt(10, 100), 2));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(harness.Step());
+  EXPECT_GE(harness.outcome(decoding).tokens.size(), 10u);
+  EXPECT_GE(harness.outcome(prefill).tokens.size(), 1u);
+  harness.RunUntilIdle();
+  EXPECT_EQ(harness.outcome(prefill).tokens, harness.ExpectedTokens(prefill));
 }
 
 TEST(SchedulerStep, EqualsAreAdmittedInTheOrderOfArrival) {
