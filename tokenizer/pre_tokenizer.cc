@@ -8,13 +8,15 @@
 namespace longspan {
 namespace {
 
-// Turns matches and gaps into pieces, as the behavior says. Spans must come in order and cover the
-// text.
+using Piece = PreTokenizer::Piece;
+// What a step hands its parts to: `is_first` for the one at the beginning of the text.
+using Emit = std::function<Status(std::string_view part, bool is_first)>;
+
+// Turns matches and gaps into parts, as the behavior says. Spans come in order and cover the text.
 class SpanJoiner {
  public:
-  using Emit = std::function<Status(size_t begin, size_t end)>;
-
-  SpanJoiner(SplitBehavior behavior, const Emit& emit) : behavior_(behavior), emit_(emit) {}
+  SpanJoiner(SplitBehavior behavior, std::string_view text, const Emit& emit)
+      : behavior_(behavior), text_(text), emit_(emit) {}
 
   Status Add(size_t begin, size_t end, bool is_match) {
     const bool follows_match = std::exchange(previous_is_match_, is_match);
@@ -31,12 +33,12 @@ class SpanJoiner {
   }
 
   Status Finish() {
-    const bool is_piece = std::exchange(has_pending_, false) && begin_ < end_;
-    return is_piece ? emit_(begin_, end_) : absl::OkStatus();
+    const bool is_part = std::exchange(has_pending_, false) && begin_ < end_;
+    return is_part ? emit_(text_.substr(begin_, end_ - begin_), begin_ == 0) : absl::OkStatus();
   }
 
  private:
-  // Whether a span belongs to the piece before it.
+  // Whether a span belongs to the part before it.
   bool Joins(bool is_match, bool follows_match) const {
     switch (behavior_) {
       case SplitBehavior::kMergedWithPrevious:
@@ -53,6 +55,7 @@ class SpanJoiner {
   }
 
   SplitBehavior behavior_;
+  std::string_view text_;
   const Emit& emit_;
   bool previous_is_match_ = false;
   bool has_pending_ = false;
@@ -88,6 +91,58 @@ std::string ReplaceSpaces(std::string_view text, std::string_view replacement) {
   return out;
 }
 
+// The steps: each hands out the parts of one piece.
+
+Status Apply(const SplitStep& step, const Piece& piece, RegexScratch& scratch, const Emit& emit) {
+  SpanJoiner joiner(step.behavior, piece.text, emit);
+  RETURN_IF_ERROR(
+      ForEachMatch(step.pattern, piece.text, scratch, [&](size_t begin, size_t end, bool is_match) {
+        return joiner.Add(begin, end, is_match != step.invert);
+      }));
+  return joiner.Finish();
+}
+
+Status Apply(const DigitsStep& step, const Piece& piece, RegexScratch&, const Emit& emit) {
+  SpanJoiner joiner(step.individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
+                    piece.text, emit);
+  RETURN_IF_ERROR(ForEachDigit(piece.text, [&](size_t begin, size_t end, bool is_match) {
+    return joiner.Add(begin, end, is_match);
+  }));
+  return joiner.Finish();
+}
+
+Status Apply(const MetaspaceStep& step, const Piece& piece, RegexScratch& scratch,
+             const Emit& emit) {
+  std::string text = ReplaceSpaces(piece.text, step.replacement);
+  const bool wants_prefix = step.prepend_scheme == PrependScheme::kAlways ||
+                            (step.prepend_scheme == PrependScheme::kFirst && piece.at_text_start);
+  if (wants_prefix && !piece.follows_raw_bytes && !text.starts_with(step.replacement)) {
+    text.insert(0, step.replacement);
+  }
+  if (!step.split) return emit(text, true);
+  SpanJoiner joiner(SplitBehavior::kMergedWithNext, text, emit);
+  RETURN_IF_ERROR(ForEachMatch(
+      step.replacement, text, scratch,
+      [&](size_t begin, size_t end, bool is_match) { return joiner.Add(begin, end, is_match); }));
+  return joiner.Finish();
+}
+
+Status Apply(const ByteLevelStep& step, const Piece& piece, RegexScratch& scratch,
+             const Emit& emit) {
+  std::string prefixed;
+  std::string_view text = piece.text;
+  if (step.add_prefix_space && !piece.follows_raw_bytes && !text.starts_with(' ')) {
+    prefixed.assign(1, ' ').append(text);
+    text = prefixed;
+  }
+  if (!step.pattern) return emit(text, true);
+  SpanJoiner joiner(SplitBehavior::kIsolated, text, emit);
+  RETURN_IF_ERROR(ForEachMatch(
+      *step.pattern, text, scratch,
+      [&](size_t begin, size_t end, bool is_match) { return joiner.Add(begin, end, is_match); }));
+  return joiner.Finish();
+}
+
 }  // namespace
 
 StatusOr<Regex> CompileGpt2Pattern() {
@@ -120,61 +175,13 @@ Status PreTokenizer::Run(size_t step, const Piece& piece, RegexScratch& scratch,
                          const PieceSink& sink) const {
   if (piece.text.empty()) return absl::OkStatus();
   if (step == steps_.size()) return sink(piece.text);
-
-  std::string rewritten;  // where a step changes the text; lives as long as the steps after it run
-  std::string_view text = piece.text;
-  const SpanJoiner::Emit next = [&](size_t begin, size_t end) {
-    const bool is_first = begin == 0;
+  const Emit emit = [&](std::string_view part, bool is_first) {
     return Run(step + 1,
-               {text.substr(begin, end - begin), is_first && piece.at_text_start,
-                is_first && piece.follows_raw_bytes},
+               {part, is_first && piece.at_text_start, is_first && piece.follows_raw_bytes},
                scratch, sink);
   };
-
-  if (const auto* split = std::get_if<SplitStep>(&steps_[step])) {
-    SpanJoiner joiner(split->behavior, next);
-    RETURN_IF_ERROR(
-        ForEachMatch(split->pattern, text, scratch, [&](size_t begin, size_t end, bool is_match) {
-          return joiner.Add(begin, end, is_match != split->invert);
-        }));
-    return joiner.Finish();
-  }
-  if (const auto* digits = std::get_if<DigitsStep>(&steps_[step])) {
-    SpanJoiner joiner(digits->individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-                      next);
-    RETURN_IF_ERROR(ForEachDigit(text, [&](size_t begin, size_t end, bool is_match) {
-      return joiner.Add(begin, end, is_match);
-    }));
-    return joiner.Finish();
-  }
-  if (const auto* metaspace = std::get_if<MetaspaceStep>(&steps_[step])) {
-    rewritten = ReplaceSpaces(text, metaspace->replacement);
-    const bool wants_prefix =
-        metaspace->prepend_scheme == PrependScheme::kAlways ||
-        (metaspace->prepend_scheme == PrependScheme::kFirst && piece.at_text_start);
-    if (wants_prefix && !piece.follows_raw_bytes &&
-        !rewritten.starts_with(metaspace->replacement)) {
-      rewritten.insert(0, metaspace->replacement);
-    }
-    text = rewritten;
-    if (!metaspace->split) return next(0, text.size());
-    SpanJoiner joiner(SplitBehavior::kMergedWithNext, next);
-    RETURN_IF_ERROR(ForEachMatch(
-        metaspace->replacement, text, scratch,
-        [&](size_t begin, size_t end, bool is_match) { return joiner.Add(begin, end, is_match); }));
-    return joiner.Finish();
-  }
-  const auto& byte_level = std::get<ByteLevelStep>(steps_[step]);
-  if (byte_level.add_prefix_space && !piece.follows_raw_bytes && !text.starts_with(' ')) {
-    rewritten = ' ' + std::string(text);
-    text = rewritten;
-  }
-  if (!byte_level.pattern) return next(0, text.size());
-  SpanJoiner joiner(SplitBehavior::kIsolated, next);
-  RETURN_IF_ERROR(ForEachMatch(
-      *byte_level.pattern, text, scratch,
-      [&](size_t begin, size_t end, bool is_match) { return joiner.Add(begin, end, is_match); }));
-  return joiner.Finish();
+  return std::visit([&](const auto& kind) { return Apply(kind, piece, scratch, emit); },
+                    steps_[step]);
 }
 
 }  // namespace longspan

@@ -48,6 +48,9 @@ class PreTokenizer {
  public:
   using PieceSink = std::function<Status(std::string_view piece)>;
 
+  // Recursion goes as deep as there are steps.
+  static constexpr size_t kMaxSteps = 64;
+
   PreTokenizer() = default;
   explicit PreTokenizer(std::vector<PreTokenizerStep> steps) : steps_(std::move(steps)) {}
 
@@ -56,13 +59,14 @@ class PreTokenizer {
   Status Split(std::string_view text, bool at_text_start, RegexScratch& scratch,
                const PieceSink& sink) const;
 
- private:
+  // What goes from step to step.
   struct Piece {
     std::string_view text;
     bool at_text_start;
     bool follows_raw_bytes;  // cut off by invalid UTF-8 only: gets no prefix
   };
 
+ private:
   Status Run(size_t step, const Piece& piece, RegexScratch& scratch, const PieceSink& sink) const;
 
   std::vector<PreTokenizerStep> steps_;

@@ -268,6 +268,9 @@ StatusOr<PreTokenizerPlan> ReadPreTokenizer(const JsonNode& node) {
         if (plan.is_byte_level) return step.Error("a step after ByteLevel is not supported");
         ASSIGN_OR_RETURN(PreTokenizerStep read, ReadPreTokenizerStep(step, type));
         plan.is_byte_level = std::holds_alternative<ByteLevelStep>(read);
+        if (plan.steps.size() == PreTokenizer::kMaxSteps) {
+          return step.Error(fmt::format("too many steps (limit {})", PreTokenizer::kMaxSteps));
+        }
         plan.steps.push_back(std::move(read));
         return absl::OkStatus();
       }));

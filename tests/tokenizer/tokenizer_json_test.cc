@@ -194,6 +194,10 @@ TEST(TokenizerJson, UnknownComponentsAreRefusedByName) {
        }},
       {"ByteLevel must be the pre_tokenizer's last step",
        [](json& d) { d["pre_tokenizer"] = nullptr; }},
+      {"too many steps (limit 64)",
+       [](json& d) {
+         d["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json(65, Typed("Digits"))}};
+       }},
       {"a tokenizer without a decoder", [](json& d) { d["decoder"] = nullptr; }},
       {"a tokenizer without a decoder", [](json& d) { d.erase("decoder"); }},
       {"\"behavior\" is missing",
