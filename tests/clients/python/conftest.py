@@ -27,6 +27,8 @@ def build_package():
 
 SITE = build_package()
 sys.path.insert(0, str(SITE))
+for name in [name for name in sys.modules if name.partition(".")[0] == "longspan"]:
+    del sys.modules[name]  # bare stubs of other tests in this run
 
 import pytest  # noqa: E402
 

@@ -12,6 +12,12 @@ import pytest
 from fake_server import Failure
 
 
+# python -m longspan, with Ctrl-C working also where a shell started the tests with SIGINT ignored
+AS_MODULE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("longspan", run_name="__main__", alter_sys=True)
+"""
 HANG_SECONDS = 60  # a program that hangs is killed: its test fails instead of waiting
 
 
@@ -24,10 +30,8 @@ def start(fake, site):
         environment = {**os.environ, "PYTHONPATH": str(site), "LONGSPAN_SERVER": fake.address, "PYTHONUNBUFFERED": "1"}
         running.append(
             subprocess.Popen(
-                [sys.executable, "-m", "longspan", *arguments], env=environment, text=True,
+                [sys.executable, "-c", AS_MODULE, *arguments], env=environment, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                # a shell may have started the tests with SIGINT ignored, which children inherit
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         )
         watchdogs.append(threading.Timer(HANG_SECONDS, running[-1].kill))
