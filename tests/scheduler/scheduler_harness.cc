@@ -45,6 +45,10 @@ SeqId SchedulerHarness::Submit(SequenceParams params) {
 
 bool SchedulerHarness::Step() {
   now_ += std::chrono::milliseconds(1);
+  return StepAgain();
+}
+
+bool SchedulerHarness::StepAgain() {
   outputs_.emplace_back();
   scheduler.Schedule(now_, outputs_.back());
   TakeEvents();

@@ -57,6 +57,7 @@ class SchedulerHarness {
   // One step: Schedule, Launch, and Update of the oldest step when enough are in flight. False when
   // nothing was scheduled.
   bool Step();
+  bool StepAgain();  // the same, with no time in between
   // Until no sequence is left or nothing can run; CHECKs after max_steps.
   void RunUntilIdle(int max_steps = 10000);
   void Advance(Duration duration) { now_ += duration; }
@@ -70,7 +71,7 @@ class SchedulerHarness {
   std::vector<TokenId> ExpectedTokens(SeqId id) const;
   TimePoint now() const { return now_; }
   int64_t num_steps() const { return num_steps_; }
-  int64_t num_waiting_events() const { return static_cast<int64_t>(outcomes_.size()); }
+  int32_t num_in_flight() const { return num_in_flight_; }
   const SchedulerOutput& last_output() const { return outputs_.back(); }
 
   ScriptedModel model;  // first: the others tell it of freed blocks until their end

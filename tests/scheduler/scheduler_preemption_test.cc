@@ -69,6 +69,17 @@ TEST_P(SchedulerPreemption, Fault_S2_NoStorm) {
   }
 }
 
+TEST_P(SchedulerPreemption, ANewcomerLeavesRoomForTheNextBlocksOfThoseThatRun) {
+  SchedulerHarness harness(Config(16));
+  for (int i = 0; i < 2; ++i) harness.Submit(Request(Prompt(16, 50 * i), 8));  // at a block border
+  harness.Step();
+  const SeqId newcomer = harness.Submit(Request(Prompt(31, 200), 8));  // the eight blocks left
+  harness.Step();
+  EXPECT_FALSE(harness.outcome(newcomer).started);
+  harness.RunUntilIdle();
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0);
+}
+
 // Wherever it strikes: inside the prompt's blocks, at block borders, at the last token.
 TEST_P(SchedulerPreemption, AtEveryLengthTheTokensStayTheSame) {
   for (int generated = 1; generated < 30; ++generated) {
