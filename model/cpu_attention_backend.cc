@@ -54,7 +54,7 @@ CpuAttentionBackend::CpuAttentionBackend(const AttentionParams& shape,
                                          ThreadPool& threads)
     : kv_pool_(kv_pool),
       threads_(threads),
-      options_{.num_splits = limits.num_splits},
+      options_{.num_splits = limits.num_splits, .precision = limits.precision},
       params_(shape),
       workspace_(CpuAttentionWorkspaceBytes(shape, limits.max_num_seqs,
                                             limits.max_num_batched_tokens, limits.max_model_len,

@@ -41,7 +41,8 @@ class DecoderHarness {
                                               {.max_num_seqs = options.max_num_seqs,
                                                .max_num_batched_tokens = options.max_tokens,
                                                .max_model_len = config_.context_length,
-                                               .num_splits = options.num_splits},
+                                               .num_splits = options.num_splits,
+                                               .precision = AttentionPrecision()},
                                               *pool_, threads_);
     decoder_ = *Decoder::Create(
         config_, *LoadWeights(source, options.precision, false),
@@ -116,6 +117,11 @@ class DecoderHarness {
   }
 
  private:
+  CpuAttentionPrecision AttentionPrecision() const {
+    return options_.precision == MatmulPrecision::kBFloat16 ? CpuAttentionPrecision::kBFloat16
+                                                            : CpuAttentionPrecision::kFloat32;
+  }
+
   const HarnessOptions options_;
   const ModelConfig config_;
   ThreadPool threads_;

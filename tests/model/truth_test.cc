@@ -2,6 +2,7 @@
 // step's log-probability and arg-max, once by decoding token by token and once by prefilling the
 // whole text. Skipped where the model file is absent; prints the figures that the bars are about.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
@@ -30,6 +31,13 @@ std::string ModelPath() {
   const char* home = std::getenv("HOME");
   const std::string base = cache != nullptr ? cache : std::string(home ? home : "") + "/.cache";
   return base + "/longspan/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+// Two, or one where the process is pinned to one processor.
+int NumThreads() {
+  cpu_set_t allowed;
+  CHECK(sched_getaffinity(0, sizeof(allowed), &allowed) == 0);
+  return std::min(2, CPU_COUNT(&allowed));
 }
 
 struct Step {
@@ -91,7 +99,7 @@ class Forced {
     const int32_t num_blocks = (kMaxLength + kBlockSize - 1) / kBlockSize;
     pool_ = *KvPool::Create(KvPoolShapeOf(source.config(), kv_dtype, kBlockSize, num_blocks));
     auto runner = MakeCpuRunner(source,
-                                {.threads = 2,
+                                {.threads = NumThreads(),
                                  .matmul_precision = precision,
                                  .max_num_seqs = 1,
                                  .max_num_batched_tokens = kChunk,
@@ -104,7 +112,13 @@ class Forced {
   // Log-probabilities of every step, feeding the reference's token after each.
   std::vector<Logprobs> Decode(const TruthPrompt& prompt) {
     std::vector<Logprobs> out;
-    Prefill(prompt.tokens, prompt.tokens.size(), 0);
+    admit_ = true;
+    computed_ = 0;
+    for (size_t first = 0; first < prompt.tokens.size(); first += kChunk) {
+      const size_t end = std::min(prompt.tokens.size(), first + kChunk);
+      const bool samples = end == prompt.tokens.size();
+      Run({prompt.tokens.data() + first, end - first}, samples ? 1 : 0, samples);
+    }
     out.push_back(result_.logprobs.at(0));
     for (size_t i = 0; i + 1 < prompt.steps.size(); ++i) {
       Run({&prompt.steps[i].token, 1}, 1, true);
@@ -113,28 +127,17 @@ class Forced {
     return out;
   }
 
-  // The same from one prefill of prompt and steps: log-probabilities of given tokens.
-  std::vector<Logprobs> PrefillAll(const TruthPrompt& prompt) {
-    std::vector<TokenId> tokens = prompt.tokens;
+  // The same once more, after Decode, as one chunk over cached keys and values: the prompt's last
+  // token and all steps' tokens, whose log-probabilities are those of given tokens.
+  std::vector<Logprobs> PrefillSteps(const TruthPrompt& prompt) {
+    std::vector<TokenId> tokens = {prompt.tokens.back()};
     for (const Step& step : prompt.steps) tokens.push_back(step.token);
-    Prefill(tokens, prompt.tokens.size() - 1, prompt.steps.size() + 1);
+    computed_ = static_cast<int32_t>(prompt.tokens.size()) - 1;
+    Run(tokens, static_cast<int32_t>(tokens.size()), false);
     return result_.prompt_logprobs;
   }
 
  private:
-  // tokens[0, border) in chunks without logits (the last row sampled when nothing follows), then
-  // the rest, all of whose rows give log-probabilities.
-  void Prefill(const std::vector<TokenId>& tokens, size_t border, size_t rest) {
-    admit_ = true;
-    computed_ = 0;
-    for (size_t first = 0; first < border; first += kChunk) {
-      const size_t end = std::min(border, first + kChunk);
-      const bool samples = rest == 0 && end == border;
-      Run({tokens.data() + first, end - first}, samples ? 1 : 0, samples);
-    }
-    if (rest > 0) Run({tokens.data() + border, rest}, static_cast<int32_t>(rest), false);
-  }
-
   void Run(std::span<const TokenId> tokens, int32_t num_logits, bool samples) {
     SchedulerOutput output;
     if (admit_) {
@@ -146,15 +149,15 @@ class Forced {
       sequence.sampling.num_prompt_logprobs = 20;
       output.admitted.push_back(sequence);
       admit_ = false;
+      blocks_held_ = 0;
     }
     ScheduledSequence s{.id = SeqId{1}};
     s.num_computed_tokens = computed_;
     s.num_scheduled_tokens = s.num_token_ids = static_cast<int32_t>(tokens.size());
     s.num_logits = num_logits;
     s.samples = samples;
-    for (int32_t b = (computed_ + kBlockSize - 1) / kBlockSize;
-         b * kBlockSize < computed_ + s.num_scheduled_tokens; ++b) {
-      output.new_blocks.push_back(BlockId{b});
+    for (; blocks_held_ * kBlockSize < computed_ + s.num_scheduled_tokens; ++blocks_held_) {
+      output.new_blocks.push_back(BlockId{blocks_held_});
       ++s.num_new_blocks;
     }
     output.token_ids.assign(tokens.begin(), tokens.end());
@@ -169,6 +172,7 @@ class Forced {
   StepResult result_;
   bool admit_ = false;
   int32_t computed_ = 0;
+  int32_t blocks_held_ = 0;
 };
 
 struct Bars {
@@ -193,7 +197,7 @@ TEST_P(Truth, EveryReferenceStepIsWithinTheBars) {
   int different_bits = 0;
   for (const TruthPrompt& prompt : LoadTruth()) {
     const std::vector<Logprobs> decoded = forced.Decode(prompt);
-    const std::vector<Logprobs> prefilled = forced.PrefillAll(prompt);
+    const std::vector<Logprobs> prefilled = forced.PrefillSteps(prompt);
     ASSERT_EQ(decoded.size(), prompt.steps.size());
     ASSERT_EQ(prefilled.size(), prompt.steps.size());
     for (size_t i = 0; i < prompt.steps.size(); ++i) {
