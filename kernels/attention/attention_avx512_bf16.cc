@@ -20,10 +20,10 @@ struct Avx512Pairs : Avx512 {
   }
 
   // 16 rows (keys) to head_dim / 2 rows of 16 pairs, kAttentionTileTokens apart.
-  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
+  template <typename LoadFour>
+  static void Transpose(int head_dim, float* to, LoadFour load) {
     for (int d = 0; d < head_dim; d += 8, to += 4 * kAttentionTileTokens) {
-      const __m512i x0 = FourKeys(rows, 0, d), x1 = FourKeys(rows, 1, d);
-      const __m512i x2 = FourKeys(rows, 2, d), x3 = FourKeys(rows, 3, d);
+      const __m512i x0 = load(0, d), x1 = load(1, d), x2 = load(2, d), x3 = load(3, d);
       const __m512i a0 = _mm512_unpacklo_epi32(x0, x1), a1 = _mm512_unpackhi_epi32(x0, x1);
       const __m512i b0 = _mm512_unpacklo_epi32(x2, x3), b1 = _mm512_unpackhi_epi32(x2, x3);
       Store(to, _mm512_castsi512_ps(_mm512_unpacklo_epi64(a0, b0)));
@@ -32,17 +32,16 @@ struct Avx512Pairs : Avx512 {
       Store(to + 3 * kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpackhi_epi64(a1, b1)));
     }
   }
+  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
+    Transpose(head_dim, to, [rows](int i, int d) { return FourKeys(rows, i, d); });
+  }
   static void TransposeHalf(const void* const* rows, int head_dim, float* to) {
-    alignas(64) uint16_t narrow[16][kAttentionMaxHeadDim];
-    const void* narrow_rows[16];
-    for (int key = 0; key < 16; ++key) {
-      const auto* row = static_cast<const uint16_t*>(rows[key]);
-      int d = 0;
-      for (; d + 16 <= head_dim; d += 16) StoreBFloat(&narrow[key][d], LoadHalf(row + d));
-      if (d < head_dim) StoreBFloat(&narrow[key][d], LoadEightHalves(row + d));
-      narrow_rows[key] = narrow[key];
-    }
-    TransposeBFloat(narrow_rows, head_dim, to);
+    Transpose(head_dim, to, [rows](int i, int d) {
+      const __m512i halves = FourKeys(rows, i, d);
+      return reinterpret_cast<__m512i>(
+          _mm512_cvtne2ps_pbh(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)),
+                              _mm512_cvtph_ps(_mm512_castsi512_si256(halves))));
+    });
   }
   static F LoadEightHalves(const uint16_t* p) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

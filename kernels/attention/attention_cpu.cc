@@ -26,7 +26,7 @@ DecodePlanParams PlanParams(const AttentionParams& params, const CpuAttentionOpt
   plan.causal = params.causal;
   plan.window_left = params.window_left;
   plan.window_right = params.window_right;
-  plan.max_rows = kAttentionMaxRows;
+  plan.max_rows = AttentionMaxRows(params.head_dim);
   plan.part_tokens = kAttentionPartTokens;
   plan.tile_tokens = kAttentionTileTokens;
   plan.num_workers = num_threads;
@@ -120,15 +120,17 @@ bool CpuAttentionHasBFloat16() {
 
 int64_t AttentionScratchBytes(int head_dim) {
   const int64_t padded = PaddedHeadDim(head_dim);
-  const int64_t floats = kAttentionMaxRows * (2 * padded + PartialFloats(head_dim) +
-                                              kAttentionTileTokens + kAttentionLanes + 2) +
-                         2 * padded * kAttentionTileTokens;
+  const int64_t rows = AttentionMaxRows(head_dim);
+  const int64_t floats =
+      rows * (2 * padded + PartialFloats(head_dim) + kAttentionTileTokens + kAttentionLanes + 2) +
+      2 * padded * kAttentionTileTokens;
   return Aligned(floats * int64_t{sizeof(float)}) +
          Aligned(4 * kAttentionTileTokens * int64_t{sizeof(void*)});
 }
 
 AttentionScratch CarveAttentionScratch(std::byte* memory, int head_dim) {
   const int64_t padded = PaddedHeadDim(head_dim);
+  const int64_t rows = AttentionMaxRows(head_dim);
   float* next = reinterpret_cast<float*>(memory);
   auto take = [&](int64_t floats) {
     float* taken = next;
@@ -136,13 +138,13 @@ AttentionScratch CarveAttentionScratch(std::byte* memory, int head_dim) {
     return taken;
   };
   AttentionScratch scratch;
-  scratch.q = take(kAttentionMaxRows * padded);
-  scratch.o = take(kAttentionMaxRows * padded);
-  scratch.o_total = take(int64_t{kAttentionMaxRows} * PartialFloats(head_dim));
-  scratch.s = take(kAttentionMaxRows * kAttentionTileTokens);
-  scratch.l = take(kAttentionMaxRows * kAttentionLanes);
-  scratch.m = take(kAttentionMaxRows);
-  scratch.alpha = take(kAttentionMaxRows);
+  scratch.q = take(rows * padded);
+  scratch.o = take(rows * padded);
+  scratch.o_total = take(rows * PartialFloats(head_dim));
+  scratch.s = take(rows * kAttentionTileTokens);
+  scratch.l = take(rows * kAttentionLanes);
+  scratch.m = take(rows);
+  scratch.alpha = take(rows);
   scratch.k = take(padded * kAttentionTileTokens);
   scratch.v = take(padded * kAttentionTileTokens);
   scratch.k_rows = reinterpret_cast<const void**>(next);
@@ -180,7 +182,8 @@ int64_t CpuAttentionWorkspaceBytes(const AttentionParams& shape, int64_t max_num
 }
 
 KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
-                          const CpuAttentionOptions& options, std::span<std::byte> workspace) {
+                          const CpuAttentionOptions& options, std::span<std::byte> workspace,
+                          int32_t* num_splits) {
   if (const KernelStatus status = CheckCpuAttention(params); status != KernelStatus::kOk) {
     return status;
   }
@@ -211,6 +214,7 @@ KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
   std::byte* scratch = base + layout.items + layout.cuts + layout.slots;
   const DecodePlan plan = PlanDecode(plan_params, {items, static_cast<size_t>(bounds.max_items)},
                                      {cuts, static_cast<size_t>(bounds.max_cuts)});
+  if (num_splits != nullptr) *num_splits = plan.max_splits;
 
   const int64_t partial = PartialFloats(params.head_dim);
   const int64_t num_items = static_cast<int64_t>(plan.items.size());

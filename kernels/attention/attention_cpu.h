@@ -41,7 +41,9 @@ int64_t CpuAttentionWorkspaceBytes(const AttentionParams& shape, int64_t max_num
 
 // Computes o (and lse). Mixed batches (decodes beside prefill chunks) are one call.
 // workspace: 64-byte aligned, exclusive to the call; its contents before do not matter.
+// num_splits: when given, set to the most work items that a sequence and KV head fell into.
 KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
-                          const CpuAttentionOptions& options, std::span<std::byte> workspace);
+                          const CpuAttentionOptions& options, std::span<std::byte> workspace,
+                          int32_t* num_splits = nullptr);
 
 }  // namespace longspan

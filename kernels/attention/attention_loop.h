@@ -288,6 +288,9 @@ class AttentionLoop {
     while (end > begin && IsEmpty(SeenInTile(item, end - 1, tile))) --end;
     if (begin == end) return;
     const KeysInTile keys = SeenByAny(item, tile);
+    // The first row sees the least far, the last begins latest: when both see all, all do.
+    const bool whole =
+        SeesAll(SeenInTile(item, 0, tile)) && SeesAll(SeenInTile(item, item.num_rows - 1, tile));
     const int row0 = head * item.num_rows;
     ConvertKeys<KvT>(item);
     const int row_bytes = item.head_dim * static_cast<int>(sizeof(KvT));
@@ -297,17 +300,27 @@ class AttentionLoop {
       Scores(item, row0 + row, end - row < kRows ? end - row : kRows, ahead);
       ahead = {};
     }
-    for (int row = begin; row < end; ++row) Weights(item, head, row, tile);
+    for (int row = begin; row < end; ++row) {
+      Maximum(item, head, row, tile, whole ? Seen{0, kTile} : SeenInTile(item, row, tile));
+    }
+    for (int row = begin; row < end; ++row) Weights(item, row0 + row);
     ConvertValues<KvT>(item, keys);
     if (item.has_next) ahead = {item.next.v, row_bytes};
     for (int row = begin; row < end; row += kRows) {
-      Values(item, head, row, end - row < kRows ? end - row : kRows, tile, ahead);
+      const int count = end - row < kRows ? end - row : kRows;
+      if (whole) {
+        ValueRange(item, row0 + row, count, 0, kTile / kPack, item.scratch.alpha + row0 + row,
+                   ahead);
+      } else {
+        Values(item, head, row, count, tile, ahead);
+      }
       ahead = {};
     }
   }
   // The same in lanes of kPack keys. A masked key that shares a lane with a visible one has weight
   // 0.
   static Seen Packed(Seen seen) { return {seen.begin / kPack, (seen.end + kPack - 1) / kPack}; }
+  static bool SeesAll(Seen seen) { return seen.begin == 0 && seen.end == kTile; }
   static bool IsEmpty(Seen seen) { return seen.begin >= seen.end; }
 
   // Addresses of the tile's keys and values. Keys that no row sees get a row of zeros, and neither
@@ -447,20 +460,24 @@ class AttentionLoop {
     }
   }
 
-  // Scores of one row to weights 2^(x - m), with the running maximum and sum brought up to date.
-  static void Weights(const Item& item, int head, int row, int64_t tile) {
+  // Scores of one row to base-2 logits, masked ones to -inf; the running maximum is brought up to
+  // date. A pass of its own: its long chain of dependent steps overlaps with those of other rows.
+  static void Maximum(const Item& item, int head, int row, int64_t tile, Seen seen) {
     const int local = head * item.num_rows + row;
-    const Seen seen = SeenInTile(item, row, tile);
     if (IsEmpty(seen)) return;
     float* s = item.scratch.s + int64_t{local} * kTile;
     F x[kTileVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) x[v] = Simd::Load(s + v * kLanes);
+    const bool masked = !SeesAll(seen);
     if (!item.plain) ApplyScoreOptions(item, head, row, tile, x);
-    if (seen.begin > 0 || seen.end < kTile) {
+    if (masked) {
       for (int v = 0; v < kTileVectors; ++v) {
         x[v] = Simd::KeepLanes(x[v], seen.begin - v * kLanes, seen.end - v * kLanes);
       }
+    }
+    if (masked || !item.plain) {
+      for (int v = 0; v < kTileVectors; ++v) Simd::Store(s + v * kLanes, x[v]);
     }
     F top = x[0];
 #pragma GCC unroll 16
@@ -474,16 +491,24 @@ class AttentionLoop {
     }
     item.scratch.m[local] = new_max;
     item.scratch.alpha[local] = alpha;
-    const F shift = Simd::Set(new_max == -kInf ? 0.0f : new_max);
+  }
+
+  // Base-2 logits of one row to weights 2^(x - m); the running sum is brought up to date.
+  static void Weights(const Item& item, int local) {
+    float* s = item.scratch.s + int64_t{local} * kTile;
+    const float top = item.scratch.m[local];
+    const F shift = Simd::Set(top == -kInf ? 0.0f : top);
+    F x[kTileVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) {
-      x[v] = Simd::Exp2(Simd::Sub(x[v], shift));
-      StorePacked(s, v * kLanes, x[v]);
+      x[v] = Simd::Exp2(Simd::Sub(Simd::Load(s + v * kLanes), shift));
     }
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVectors; ++v) StorePacked(s, v * kLanes, x[v]);
     // The sum is kept in kAttentionLanes lanes whatever the vector's width.
     float* l = item.scratch.l + int64_t{local} * kAttentionLanes;
     constexpr int kFold = kAttentionLanes / kLanes;
-    const F factor = Simd::Set(alpha);
+    const F factor = Simd::Set(item.scratch.alpha[local]);
 #pragma GCC unroll 8
     for (int lane = 0; lane < kFold; ++lane) {
       F sum = x[lane];

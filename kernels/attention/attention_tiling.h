@@ -12,7 +12,6 @@ namespace longspan {
 
 inline constexpr int kAttentionTileTokens = 64;   // keys per tile; tiles lie at absolute multiples
 inline constexpr int kAttentionPartTokens = 512;  // keys per part; a multiple of the tile
-inline constexpr int kAttentionMaxRows = 96;      // packed rows a worker holds at once
 inline constexpr int kAttentionMaxHeadDim = 256;
 inline constexpr int kAttentionLanes = 16;  // floats of a running sum, padding of rows
 
@@ -26,15 +25,20 @@ constexpr int PaddedHeadDim(int head_dim) {
 // padding to a multiple of 64 bytes.
 constexpr int PartialFloats(int head_dim) { return PaddedHeadDim(head_dim) + kAttentionLanes; }
 
-// Buffers of one worker, all 64-byte aligned; D = padded head_dim.
+// Packed rows a worker holds at once: enough to make the conversion of a tile cheap, few enough
+// that its buffers stay in a 1 MiB L2 cache.
+constexpr int AttentionMaxRows(int head_dim) { return head_dim <= 128 ? 192 : 96; }
+
+// Buffers of one worker, all 64-byte aligned; D = padded head_dim, R =
+// AttentionMaxRows.
 struct AttentionScratch {
-  float* q;             // [kAttentionMaxRows][D], scaled
-  float* o;             // [kAttentionMaxRows][D], running output of the part
-  float* o_total;       // [kAttentionMaxRows][PartialFloats], running output of all parts so far
-  float* s;             // [kAttentionMaxRows][tile], scores, then weights
-  float* l;             // [kAttentionMaxRows][kAttentionLanes], running denominators of the part
-  float* m;             // [kAttentionMaxRows], running maxima of the part
-  float* alpha;         // [kAttentionMaxRows], rescale factors of the tile
+  float* q;             // [R][D], scaled
+  float* o;             // [R][D], running output of the part
+  float* o_total;       // [R][PartialFloats], running output of all parts so far
+  float* s;             // [R][tile], scores, then weights
+  float* l;             // [R][kAttentionLanes], running denominators of the part
+  float* m;             // [R], running maxima of the part
+  float* alpha;         // [R], rescale factors of the tile
   float* k;             // [D][tile], keys of a tile, transposed
   float* v;             // [tile][D], values of a tile
   const void** k_rows;  // [2][tile], of this tile and the next

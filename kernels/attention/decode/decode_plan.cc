@@ -114,6 +114,7 @@ DecodePlan PlanDecode(const DecodePlanParams& params, std::span<DecodeSpan> item
     }
     if (pieces <= 1) return add_item(span);
     CHECK(num_cuts < static_cast<int64_t>(cut_buffer.size()), "{} cuts", num_cuts);
+    plan.max_splits = std::max(plan.max_splits, static_cast<int32_t>(pieces));
     span.slot = plan.num_slots;
     cut_buffer[num_cuts++] = span;
     const int64_t rows = int64_t{span.head_end - span.head_begin} * (span.row_end - span.row_begin);

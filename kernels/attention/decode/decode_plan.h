@@ -44,6 +44,7 @@ struct DecodePlan {
   std::span<DecodeSpan> items;  // costly ones first
   std::span<DecodeSpan> cuts;   // what is merged once all items are done
   int64_t num_slots = 0;
+  int32_t max_splits = 1;  // pieces of the span that is cut most; 1: none is cut
 };
 
 // Room that a plan of at most these extents can need. max_total_q counts query rows of all
