@@ -21,9 +21,8 @@ constexpr double kMaxRetrySeconds = 600.0;
 
 // Printable ASCII and bounded: the text travels in a header.
 std::string Shown(std::string_view text, size_t max_bytes) {
-  std::string escaped = Escaped(text, max_bytes);
   // Escaped() quotes what a log line must not hold; quotes and backslashes are fine in a header.
-  return escaped.size() <= 2 * max_bytes ? escaped : escaped.substr(0, 2 * max_bytes);
+  return Escaped(text, max_bytes).substr(0, max_bytes + 3);
 }
 
 grpc::Status WithDetails(grpc::StatusCode code, const std::string& message,

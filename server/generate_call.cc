@@ -19,9 +19,8 @@ constexpr size_t kMaxPromptEntries = 512;
 constexpr Duration kDeadlineTolerance = std::chrono::milliseconds(20);
 constexpr int kDeadlineToleranceFraction = 64;
 
-void FillLogprobs(Logprobs& in, bool has_logprob, v1::TokenLogprobs& out) {
+void FillLogprobs(const Logprobs& in, v1::TokenLogprobs& out) {
   out.set_token_id(ToInt(in.token));
-  if (!has_logprob) return;
   out.set_logprob(in.logprob);
   for (size_t i = 0; i < in.top_ids.size(); ++i) {
     v1::TopLogprob* top = out.add_top();
@@ -95,6 +94,9 @@ void GenerateCall::Submit(ValidatedRequest request) {
   options_ = std::move(request.output);
   seed_ = request.params.sampling.seed;
   num_prompt_tokens_ = static_cast<int32_t>(request.params.prompt.size());
+  if (request.params.sampling.num_prompt_logprobs >= 0) {
+    first_prompt_token_ = request.params.prompt.front();
+  }
   const int32_t n = request.params.n;
   const Tokenizer* tokenizer = context_.model()->tokenizer;
   const bool needs_text = options_.text || !options_.stop_strings.empty();
@@ -241,6 +243,13 @@ void GenerateCall::OnStarted(const SequenceEvent& event, TimePoint time) {
   started.set_cached_tokens(num_cached_tokens_);
   started.set_seed(seed_);
   queue_.Push(std::move(response), 0);
+  if (first_prompt_token_ != kInvalidToken) {
+    // Nothing comes before the first token: its entry has no logprob, and the engine no event for
+    // it.
+    v1::GenerateResponse first;
+    first.mutable_prompt_logprobs()->add_entries()->set_token_id(ToInt(first_prompt_token_));
+    queue_.Push(std::move(first), 0);
+  }
   context_.observer().OnStarted(
       {num_prompt_tokens_, num_cached_tokens_, Seconds(time - times_.arrival)});
 }
@@ -255,7 +264,7 @@ void GenerateCall::OnToken(SequenceEvent& event, TimePoint time) {
   std::string text = sequence.output.Append(event.token);
   if (options_.text) *chunk.mutable_text() = std::move(text);
   if (options_.token_ids) chunk.add_token_ids(ToInt(event.token));
-  for (Logprobs& logprobs : event.logprobs) FillLogprobs(logprobs, true, *chunk.add_logprobs());
+  for (const Logprobs& logprobs : event.logprobs) FillLogprobs(logprobs, *chunk.add_logprobs());
   ObserveToken(sequence, time);
   if (sequence.output.is_over()) {
     context_.engine()->StopFound(event.id, sequence.output.num_tokens());
@@ -285,10 +294,7 @@ void GenerateCall::OnPromptLogprobs(SequenceEvent& event) {
     v1::PromptLogprobs& piece = *response.mutable_prompt_logprobs();
     const int32_t start = event.prompt_position + static_cast<int32_t>(begin);
     piece.set_start(start);
-    for (size_t i = begin; i < end; ++i) {
-      const bool has_logprob = start + static_cast<int32_t>(i - begin) > 0;
-      FillLogprobs(event.logprobs[i], has_logprob, *piece.add_entries());
-    }
+    for (size_t i = begin; i < end; ++i) FillLogprobs(event.logprobs[i], *piece.add_entries());
     queue_.Push(std::move(response), static_cast<int64_t>(end - begin));
   }
 }
@@ -304,7 +310,11 @@ void GenerateCall::OnFinished(const SequenceEvent& event, TimePoint time) {
     const bool has_time = reason == FinishReason::kDrained || reason == FinishReason::kNonFinite;
     End(status, OutcomeOf(reason),
         has_time ? ResponseQueue::Rest::kSend : ResponseQueue::Rest::kDiscard);
-    return AbortInEngine(FinishReason::kCancelled);
+    // The siblings end with it; when the engine stops they have ended already.
+    if (sequences_.size() > 1 && reason != FinishReason::kDrained) {
+      AbortInEngine(FinishReason::kCancelled);
+    }
+    return;
   }
   const FinishReason sent = SendFinished(event, reason, time);
   ++num_finished_;

@@ -102,6 +102,7 @@ class GenerateCall final : public TokenStream, public std::enable_shared_from_th
   OutputOptions options_;
   uint64_t seed_ = 0;
   int32_t num_prompt_tokens_ = 0;
+  TokenId first_prompt_token_ = kInvalidToken;  // set when prompt log-probabilities were asked for
 
   mutable std::mutex mutex_;
   std::string id_;             // set once under mutex_

@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "server/admin_service.h"
 #include "server/inference_service.h"
+#include "server/library_logs.h"
 #include "server/listener.h"
 #include "server/output_thread.h"
 #include "server/request_registry.h"
@@ -152,6 +153,7 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions&
                                                         ServerInfo info, const Clock& clock,
                                                         RequestObserver& observer,
                                                         LifecycleHandler& lifecycle) {
+  RedirectLibraryLogs();
   grpc::EnableDefaultHealthCheckService(true);
   auto parts = std::make_unique<Parts>(options, std::move(info), clock, observer, lifecycle);
   RETURN_IF_ERROR(parts->main.Open(options.listen, options, options.reflection, parts->inference));

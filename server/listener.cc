@@ -258,15 +258,4 @@ void Listener::OnTableFull() {
   if (spare_fd_ < 0) spare_fd_ = OpenSpare();
 }
 
-bool IsLoopbackAddress(const std::string& address) {
-  if (address.starts_with(kUnixPrefix)) return true;
-  const std::optional<HostPort> parts = SplitHostPort(address);
-  if (!parts) return false;
-  in_addr v4{};
-  in6_addr v6{};
-  if (::inet_pton(AF_INET, parts->host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  if (::inet_pton(AF_INET6, parts->host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
-  return parts->host == "localhost";
-}
-
 }  // namespace longspan

@@ -58,7 +58,4 @@ class Listener {
   std::thread thread_;
 };
 
-// Whether only this machine can reach the address: a unix socket, 127.0.0.0/8, ::1 or "localhost".
-bool IsLoopbackAddress(const std::string& address);
-
 }  // namespace longspan
