@@ -9,7 +9,7 @@ TEST(BindAddress, SyntaxNamesTheFlag) {
   for (const char* good : {"127.0.0.1:0", "localhost:50051", "[::1]:1", "unix:/run/x.sock"}) {
     EXPECT_TRUE(CheckAddressSyntax("--listen", good).ok()) << good;
   }
-  for (const std::string bad :
+  for (const std::string& bad :
        {std::string(""), std::string("50051"), std::string(":1"), std::string("h:"),
         std::string("h:65536"), std::string("h:-1"), std::string("h:1x"), std::string("unix:"),
         "unix:" + std::string(108, 'a')}) {

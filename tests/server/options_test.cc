@@ -95,7 +95,9 @@ TEST_F(OptionsTest, DefaultsAreInRange) {
   for (const OptionSpec& spec : OptionTable()) {
     ServerOptions options;
     const std::string value = spec.get(defaults);
-    if (!value.empty()) EXPECT_TRUE(spec.set(options, value).ok()) << spec.name << " " << value;
+    if (!value.empty()) {
+      EXPECT_TRUE(spec.set(options, value).ok()) << spec.name << " " << value;
+    }
   }
 }
 
