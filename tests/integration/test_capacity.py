@@ -1,0 +1,251 @@
+"""Capacity, isolation and truth of the counters: faults S1 to S9, I1, I3, and the leak check."""
+
+import random
+import socket
+import threading
+
+import pytest
+from harness import CODE, request, wait_until
+from longspan.v1 import inference_pb2
+
+P = lambda n: list(range(1, n + 1))  # noqa: E731
+
+
+def test_Fault_S1_KvExhausted(launch, toy):
+    prompts = [[50 * i + j for j in range(30)] for i in range(6)]
+    with launch(toy, step_delay_ms=2) as server:
+        server.remember_canary()
+        alone = [server.alone(p, 40).ids() for p in prompts]
+        jobs = [server.start(p, 40) for p in prompts]
+        assert [job.result().ids() for job in jobs] == alone
+        assert server.metric("longspan_preemptions_total") >= 1
+        server.check_health()
+
+
+def test_Fault_S2_NoPreemptionStorm(launch, toy):
+    prompts = [[15 * i + j for j in range(30)] for i in range(32)]
+    with launch(toy) as server:
+        server.remember_canary()
+        jobs = [server.start(p, 40) for p in prompts]
+        assert all(len(job.result().ids()) == 40 for job in jobs)
+        assert server.metric("longspan_preemptions_total") <= 3 * 32
+        server.check_health()
+
+
+def test_Fault_S3_CanNeverFit(launch, toy):
+    with launch(toy, kv_blocks=16) as server:
+        server.remember_canary()
+        answer = server.generate(P(60), 40)
+        assert (answer.code, answer.fields()) == (CODE.INVALID_ARGUMENT, ["stop.max_tokens"])
+        assert "limit" in answer.message
+        assert len(server.generate(P(60), 4).ids()) == 4
+        server.check_health()
+
+
+def test_Fault_S4_DeadlineInTheQueue(launch, toy):
+    with launch(toy, max_num_seqs=1, step_delay_ms=10) as server:
+        server.remember_canary()
+        blocker = server.start([1], 200)
+        blocker.wait_tokens(1)
+        before = server.metric("longspan_prompt_tokens_total")
+        late = server.generate([2] * 20, 4, call_options={"timeout": 0.2})
+        assert late.code == CODE.DEADLINE_EXCEEDED and late.started is None
+        wait_until(lambda: server.load().waiting_requests == 0, "it left the queue")
+        assert server.metric("longspan_prompt_tokens_total") == before, "no compute"
+        wait_until(
+            lambda: server.metric("longspan_requests_finished_total", reason="deadline") == 1,
+            "counted as deadline",
+        )
+        blocker.call.cancel()
+        server.check_health()
+
+
+def test_Fault_S5_DeadlineMidDecode(launch, toy):
+    with launch(toy, step_delay_ms=10) as server:
+        server.remember_canary()
+        alone = server.alone([5, 6], 250).ids()
+        answer = server.generate([5, 6], 250, call_options={"timeout": 0.5})
+        assert answer.code == CODE.DEADLINE_EXCEEDED
+        assert answer.ids() and answer.ids() == alone[: len(answer.ids())], "what came stays valid"
+        assert answer.finished() is None
+        server.check_health()
+
+
+def test_Fault_S7_PriorityAndAgeing(launch, toy):
+    with launch(toy, max_num_seqs=2, step_delay_ms=5) as server:
+        server.remember_canary()
+        low = [server.start([i + 1], 60, priority=0) for i in range(4)]
+        high = server.generate([9], 5, priority=5)
+        assert len(high.ids()) == 5
+        assert all(len(job.result().ids()) == 60 for job in low), "low ones are not lost"
+        server.check_health()
+
+
+def test_Fault_S8_ScrapesUnderLoad(server):
+    """A scraper that never reads blocks nobody; 20 in parallel see the same fixed set of series."""
+    host, port = server.metrics_address.rsplit(":", 1)
+    hung = [socket.create_connection((host, int(port))) for _ in range(4)]
+    for s in hung:
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")  # never finished
+    jobs = [server.start([i + 1], 100) for i in range(4)]
+    names = []
+    threads = [threading.Thread(target=lambda: names.append(set(server.metrics()))) for _ in range(20)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert len(names) == 20
+    assert all(job.result().code == CODE.OK for job in jobs)
+    for i in range(30):
+        server.generate([i], 1, request_id=f"label-{i}", cache_salt=b"%d" % i)
+    first = {n.partition("{")[0] for n in names[0]}
+    assert {n.partition("{")[0] for n in server.metrics()} == first
+    assert not any("label-" in n for n in server.metrics())
+    for s in hung:
+        s.close()
+
+
+def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
+    rng = random.Random(9)
+    with launch(toy, kv_blocks=256, max_queued_requests=16) as server:
+        counts = {"stop": 0, "length": 0, "aborted": 0, "deadline": 0, "rejected": 0, "error": 0}
+        codes, prompt_tokens, tokens, with_token, cached = {}, 0, 0, 0, 0
+        waiting = []
+
+        def settle(job):
+            nonlocal prompt_tokens, tokens, with_token, cached
+            answer = job.result()
+            codes[answer.code.value[0]] = codes.get(answer.code.value[0], 0) + 1
+            if answer.started:
+                prompt_tokens += answer.started.prompt_tokens
+                cached += answer.started.cached_tokens
+            n = sum(len(answer.ids(i)) for i in range(3))
+            tokens += n
+            with_token += n > 0
+            if answer.code == CODE.OK:
+                last = [r.finished for r in answer.responses if r.HasField("finished")][-1]
+                counts[inference_pb2.FinishReason.Name(last.reason)[14:].lower()] += 1
+            elif answer.code in (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED, CODE.NOT_FOUND):
+                counts["rejected"] += 1
+
+        for i in range(500):
+            kind = rng.randrange(10)
+            prompt = [rng.randrange(512) for _ in range(rng.randrange(1, 40))]
+            fields = {"request_id": f"s9-{i}"}
+            if kind == 0:
+                prompt = [600]
+            elif kind == 1:
+                fields["stop__token_ids"] = list(range(0, 512, 8))
+            elif kind == 2:
+                fields["n"] = 3
+            elif kind == 3:
+                fields["model"] = "other"
+            job = server.start(prompt, rng.randrange(0, 20), **fields)
+            if kind == 4:
+                server.inference.Abort(inference_pb2.AbortRequest(request_id=fields["request_id"]))
+            waiting.append(job)
+            if len(waiting) >= 12:
+                settle(waiting.pop(0))
+        for job in waiting:
+            settle(job)
+        wait_until(server.is_idle, "idle")
+        for reason, count in counts.items():
+            got = server.metric("longspan_requests_finished_total", reason=reason)
+            assert got == count, reason
+        for code, count in codes.items():
+            got = [
+                value
+                for name, value in server.metrics().items()
+                if name.startswith("longspan_grpc_requests_total") and "Generate" in name
+            ]
+            assert sum(got) == 500, (code, count)
+        assert server.metric("longspan_prompt_tokens_total") == prompt_tokens
+        assert server.metric("longspan_prompt_tokens_cached_total") == cached
+        assert server.metric("longspan_generation_tokens_total") == tokens
+        assert server.metric("longspan_time_to_first_token_seconds_count") == with_token
+
+
+def test_Fault_I1_SaltsDoNotShare(server):
+    prompt = list(range(300, 340))
+    first = server.generate(prompt, 1, cache_salt=b"tenant-a")
+    within = server.generate(prompt, 1, cache_salt=b"tenant-a")
+    across = server.generate(prompt, 1, cache_salt=b"tenant-b")
+    without = server.generate(prompt, 1)
+    assert first.started.cached_tokens == across.started.cached_tokens == 0
+    assert without.started.cached_tokens == 0
+    assert within.started.cached_tokens == 36
+    assert first.ids() == within.ids() == across.ids() == without.ids()
+
+
+def test_Fault_I3_StaleBlockContent(launch, toy):
+    """A pool whose freed blocks are NaN gives the same tokens as one whose blocks are left alone."""
+    rng = random.Random(3)
+    work = [([rng.randrange(512) for _ in range(rng.randrange(1, 60))], rng.randrange(1, 30)) for _ in range(30)]
+    results = []
+    for poison in (False, True):
+        with launch(toy, kv_blocks=40, poison_freed=poison) as server:
+            server.remember_canary()
+            jobs = [server.start(p, n, output__logprobs=0) for p, n in work]
+            answers = [job.result() for job in jobs]
+            assert all(a.code == CODE.OK for a in answers)
+            results.append([(a.ids(), [e.logprob for e in a.logprobs()]) for a in answers])
+            server.check_health()
+    assert results[0] == results[1], "bit for bit"
+
+
+def test_Fault_R9_NonFiniteLogits(launch, models, tmp_path):
+    """A weight that is NaN: only requests that touch it end with INTERNAL."""
+    import struct
+
+    import write_tiny_model
+
+    folder = str(tmp_path / "nan")
+    write_tiny_model.write_model("toy_t", folder)
+    path = folder + "/model.safetensors"
+    with open(path, "r+b") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        import json
+
+        header = json.loads(file.read(size))
+        start = header["model.embed_tokens.weight"]["data_offsets"][0]
+        file.seek(8 + size + start + 300 * 64 * 4)
+        file.write(struct.pack("<f", float("nan")))
+    with launch(folder) as server:
+        server.remember_canary()
+        neighbour = server.start([5, 6], 60)
+        bad = server.generate([1, 300, 2], 5)
+        assert bad.code == CODE.INTERNAL and "finite" in bad.message
+        assert neighbour.result().code == CODE.OK
+        server.check_health()
+
+
+def test_Leak_2000MixedRequestsWithRandomCancels(launch, toy):
+    rng = random.Random(2000)
+    with launch(toy, max_queued_requests=64) as server:
+        server.remember_canary()
+        pending = []
+        for _ in range(2000):
+            prompt = [rng.randrange(512) for _ in range(rng.randrange(1, 50))]
+            call = server.inference.Generate(
+                request(prompt, rng.randrange(0, 12), n=rng.choice([1, 1, 1, 2])), timeout=60
+            )
+            if rng.random() < 0.3:
+                call.cancel()
+            pending.append(call)
+            if len(pending) >= 24:
+                done = pending.pop(rng.randrange(len(pending)))
+                try:
+                    for _ in done:
+                        if rng.random() < 0.05:
+                            done.cancel()
+                except Exception:  # noqa: BLE001 cancelled or refused: the end is what counts
+                    pass
+        for call in pending:
+            call.cancel()
+        wait_until(server.is_idle, "blocks exactly at the baseline")
+        load = server.load()
+        assert load.used_blocks == 0 and load.evictable_blocks <= load.total_blocks
+        assert server.metric("longspan_kv_blocks_leaked") == 0
+        ended = server.metric("longspan_requests_finished_total")
+        assert ended <= 2001
+        server.check_health()

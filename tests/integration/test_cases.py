@@ -1,0 +1,322 @@
+"""Faults of other servers' lives, retold: cases 1 to 23 and 59, 60 on the small models, over the wire."""
+
+import random
+
+import pytest
+from harness import CANARY_PROMPT, CODE, drain, request, wait_until
+from longspan.v1 import inference_pb2, inference_pb2_grpc
+
+P = lambda n: list(range(1, n + 1))  # noqa: E731
+
+
+def test_Case_001_OneHitsTheCacheAndItsNeighbourDoesNot(launch, toy):
+    with launch(toy) as server:
+        server.remember_canary()
+        a, b = P(32) + [100], list(range(200, 241))
+        alone = [server.alone(a, 8).ids(), server.alone(b, 8).ids()]
+    with launch(toy, start_paused=True) as server:
+        server.resume()
+        server.remember_canary()
+        server.generate(P(32), 1)
+        jobs = [server.start(a, 8), server.start(b, 8)]
+        answers = [job.result() for job in jobs]
+        assert [x.ids() for x in answers] == alone
+        assert [x.started.cached_tokens for x in answers] == [32, 0]
+        server.check_health()
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_Case_002_PromptFullyInCache(launch, toy, block_size):
+    with launch(toy, block_size=block_size, kv_blocks=256 // block_size) as server:
+        server.remember_canary()
+        for n in (15, 16, 17, 31, 32, 33):
+            prompt = [(7 * n + i) % 512 for i in range(n)]
+            expected = server.alone(prompt, 6).ids()
+            hit = block_size * ((n - 1) // block_size)
+            used = []
+            for run in range(3):
+                answer = server.generate(prompt, 6)
+                assert answer.ids() == expected
+                assert answer.started.cached_tokens == (hit if run else 0)
+                wait_until(server.is_idle, "idle")
+                used.append(server.load().evictable_blocks)
+            assert used[1] == used[2]
+            longer = server.generate(prompt + expected[:1], 6)
+            assert longer.started.cached_tokens >= hit
+            assert longer.ids()[:5] == expected[1:]
+        server.check_health()
+
+
+def test_Case_006_LongUptimeUnderEviction(launch, toy):
+    rng = random.Random(6)
+    with launch(toy, kv_blocks=40, max_queued_requests=4096) as server:
+        server.remember_canary()
+        shared = [[rng.randrange(512) for _ in range(n)] for n in (8, 12, 13, 20, 31)]
+        templates = [
+            sum(rng.sample(shared, rng.randrange(1, 4)), [])[:60] + [rng.randrange(512)]
+            for _ in range(20)
+        ]
+        alone = {tuple(t): server.alone(t, 12).ids() for t in templates}
+        for round_ in range(50):
+            jobs = []
+            for _ in range(20):
+                template = rng.choice(templates)
+                job = server.start(template, rng.randrange(1, 12))
+                if rng.random() < 0.1:
+                    job.call.cancel()
+                jobs.append((template, job))
+            for template, job in jobs:
+                answer = job.result()
+                if answer.code == CODE.OK:
+                    expected = alone[tuple(template)]
+                    assert answer.ids() == expected[: len(answer.ids())]
+            assert server.alone(CANARY_PROMPT, 8).ids() == server.canary, f"round {round_}"
+        assert server.metric("longspan_prefix_cache_evictions_total") > 0
+        server.check_health()
+
+
+def test_Case_009_PromptLogprobsAcrossChunks(launch, toy):
+    lists = []
+    for chunk in (16, 50, 49, 1):
+        with launch(toy, max_num_batched_tokens=chunk, step_delay_ms=1) as server:
+            server.remember_canary()
+            answer = server.generate(P(50), 4, output__prompt_logprobs=3, output__logprobs=3)
+            entries = answer.prompt_logprobs()
+            assert len(entries) == 50
+            assert not entries[0].HasField("logprob") and len(entries[0].top) == 0
+            assert [e.token_id for e in entries] == P(50)
+            assert all(len(e.top) == 3 for e in entries[1:])
+            kinds = [r.WhichOneof("event") for r in answer.responses]
+            assert kinds.index("chunk") > max(i for i, k in enumerate(kinds) if k == "prompt_logprobs")
+            lists.append([(e.logprob, *[t.logprob for t in e.top]) for e in entries[1:]])
+            job = server.start(P(50), 4, output__prompt_logprobs=3)
+            job.wait_started()
+            job.call.cancel()
+            job.result()
+            server.check_health()
+    for other in lists[1:]:
+        for a, b in zip(lists[0], other):
+            assert a == pytest.approx(b, abs=1e-4)
+
+
+def test_Case_010_RecomputeAfterPreemption(launch, toy):
+    prompts = [[100 + i] + P(19) for i in range(4)]
+    with launch(toy, kv_blocks=24, step_delay_ms=1) as server:
+        server.remember_canary()
+        alone = [server.alone(p, 30).ids() for p in prompts]
+        jobs = [server.start(p, 30) for p in prompts]
+        for job, expected in zip(jobs, alone):
+            answer = job.result()
+            assert answer.ids() == expected and len(expected) == 30
+            assert answer.finished().usage.prompt_tokens == 20
+            assert answer.finished().usage.completion_tokens == 30
+        assert server.metric("longspan_preemptions_total") >= 1
+        server.check_health()
+
+
+def test_Case_013_HighPriorityDoesNotWaitBehindLow(launch, toy):
+    with launch(toy, max_num_seqs=2, kv_blocks=256, step_delay_ms=3) as server:
+        server.remember_canary()
+        low = [server.start([i + 1] * 4, 200) for i in range(2)]
+        for job in low:
+            job.wait_tokens(1)
+        before = [len(job.answer.ids()) for job in low]
+        high = server.generate([50] * 4, 5, priority=10)
+        after = [len(job.answer.ids()) for job in low]
+        assert len(high.ids()) == 5
+        assert max(b - a for a, b in zip(before, after)) <= 30, "at most some 20 steps went by"
+        preemptions = server.metric("longspan_preemptions_total")
+        equals = [server.start([60 + i] * 4, 5) for i in range(3)]
+        assert all(len(job.result().ids()) == 200 for job in low)
+        assert all(len(job.result().ids()) == 5 for job in equals)
+        assert server.metric("longspan_preemptions_total") <= preemptions + 1, "equals are not swapped"
+        server.check_health()
+
+
+def test_Case_014_EndInTheFirstPrefillStep(server):
+    neighbour = server.start([1, 2], 200)
+    for i in range(300):
+        answer = server.generate([(i + j) % 512 for j in range(10)], 1)
+        assert len(answer.ids()) == 1 and answer.reason() == "LENGTH"
+        if not neighbour.is_alive():
+            neighbour = server.start([1, 2], 200)
+    neighbour.result()
+
+
+def test_Case_016_QueueEntriesThatNeverRun(launch, toy):
+    with launch(toy, max_num_seqs=1, max_queued_requests=4, kv_blocks=128, step_delay_ms=5) as server:
+        server.remember_canary()
+        server.generate(P(40), 1)
+        running = server.start([1], 150)
+        running.wait_tokens(1)
+        jobs = [
+            server.start(P(40), 4, call_options={"timeout": 0.3 if i % 2 else 60.0}) for i in range(20)
+        ]
+        wait_until(lambda: sum(not j.is_alive() for j in jobs) >= 16, "the queue holds four")
+        refused = [j for j in jobs if not j.is_alive() and j.answer.code == CODE.RESOURCE_EXHAUSTED]
+        for job in jobs[::4]:
+            job.call.cancel()
+        running.call.cancel()
+        codes = [job.result().code for job in jobs]
+        assert len(refused) >= 10
+        assert set(codes) <= {
+            CODE.OK, CODE.RESOURCE_EXHAUSTED, CODE.CANCELLED, CODE.DEADLINE_EXCEEDED
+        }
+        rejected = server.metric("longspan_requests_finished_total", reason="rejected")
+        assert rejected == codes.count(CODE.RESOURCE_EXHAUSTED)
+        server.check_health()
+
+
+def test_Case_017_UsedBlocksAreExact(launch, toy):
+    with launch(toy, start_paused=True, step_delay_ms=20) as server:
+        server.resume()
+        server.remember_canary()
+        for n, blocks in ((9, 3), (11, 3), (12, 4)):
+            job = server.start([n * 10 + i for i in range(n)], 1 + 3, cache_salt=bytes([n]))
+            seen = set()
+            while job.is_alive():
+                load = server.load()
+                if load.running_requests:
+                    seen.add(load.used_blocks)
+                usage = server.metric("longspan_kv_cache_usage_ratio")
+                assert 0 <= usage <= 1
+            job.result()
+            assert blocks in seen and max(seen) <= blocks + 1, seen
+        server.generate(P(9), 1)
+        pair = [server.start(P(9) + [200 + i], 40) for i in range(2)]
+        for job in pair:
+            job.wait_tokens(1)
+        if all(job.is_alive() for job in pair):
+            assert server.load().used_blocks <= 2 + 2 * ((10 + 40) // 4 + 1 - 2), "shared ones count once"
+        for job in pair:
+            job.result()
+        wait_until(server.is_idle, "idle: used 0")
+        assert server.load().evictable_blocks > 0
+        assert server.metric("longspan_kv_blocks", state="held") == 0
+        server.check_health()
+
+
+# ---- The successor model: the next token is the previous id + 1 --------------------------------
+
+
+def successor(launch, models, tokens, first_id=300, **options):
+    server_options = {k: v for k, v in options.items() if k not in ("eos",)}
+    model_options = {k: v for k, v in options.items() if k in ("eos",)}
+    folder = models("successor", tokens=tuple(tokens), first_id=first_id, context=512, **model_options)
+    return launch(folder, kv_blocks=512, **server_options)
+
+
+def test_Case_019_LengthInsideACharacter(launch, models):
+    characters = "é€😀"
+    tokens = [bytes([b]) for c in characters for b in c.encode()]
+    with successor(launch, models, tokens) as server:
+        server.remember_canary()
+        at = 300
+        for c in characters:
+            size = len(c.encode())
+            for max_tokens in range(1, size + 1):
+                answer = server.generate([at - 1], max_tokens)
+                assert answer.ids() == list(range(at, at + max_tokens))
+                assert answer.text() == (c if max_tokens == size else "\ufffd")
+                assert answer.reason() == "LENGTH"
+            at += size
+        whole = server.generate([299], len(tokens))
+        assert whole.text() == characters
+        server.check_health()
+
+
+@pytest.mark.parametrize("burst", [False, True])
+def test_Case_021_StopStrings(launch, models, burst):
+    tokens = ["foo ", "ba", "rba", "z qux"]
+    table = [
+        (["barb"], "foo ", "foo barb", 3, "barb"),
+        (["rb"], "foo ba", "foo barb", 3, "rb"),
+        (["az"], "foo barb", "foo barbaz", 4, "az"),
+        (["oo b", "o"], "f", "fo", 1, "o"),
+    ]
+    with successor(launch, models, tokens, step_delay_ms=0 if burst else 5) as server:
+        server.remember_canary()
+        for stops, cut, included, count, matched in table:
+            for include in (False, True):
+                seen = []
+                answer = server.generate(
+                    [299], 20, stop__strings=stops, stop__include_stop_in_output=include,
+                    on_response=lambda a: seen.append(a.text()),
+                )
+                want = included if include else cut
+                assert answer.text() == want
+                assert all(want.startswith(text) for text in seen), "nothing past the cut ever streamed"
+                assert answer.reason() == "STOP"
+                assert answer.finished().matched_string == matched
+                assert answer.ids() == list(range(300, 300 + count))
+                assert answer.finished().usage.completion_tokens == count
+        server.check_health()
+
+
+def test_Case_023_EosAndIgnoreEos(launch, models):
+    with successor(launch, models, [], first_id=0, eos=20) as server:
+        server.canary = server.alone(CANARY_PROMPT[:10], 8).ids()
+        plain = server.generate([15], 10)
+        assert plain.ids() == [16, 17, 18, 19, 20] and plain.reason() == "STOP"
+        assert plain.finished().matched_token_id == 20
+        ignored = server.generate([15], 10, stop__ignore_eos=True)
+        assert ignored.ids() == list(range(16, 26)) and ignored.reason() == "LENGTH"
+        for ignore in (False, True):
+            at18 = server.generate([15], 10, stop__ignore_eos=ignore, stop__token_ids=[18])
+            assert at18.ids() == [16, 17, 18] and at18.finished().matched_token_id == 18
+        listed = server.generate([15], 10, stop__ignore_eos=True, stop__token_ids=[20])
+        assert listed.ids() == [16, 17, 18, 19, 20]
+        late = server.generate([15], 10, stop__min_tokens=5)
+        assert 20 not in late.ids()[:5]
+
+
+def test_Case_059_NobodyReads(launch, models):
+    folder = models("successor", tokens=(), first_id=0, context=4096)
+    with launch(folder, block_size=16, kv_blocks=4096, max_num_seqs=32, max_num_batched_tokens=256,
+                slow_reader_timeout=1, max_queued_requests=8) as server:
+        server.remember_canary()
+        before = server.rss()
+        channel = server.new_channel(("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        silent = [stub.Generate(request([i + 1], 2000)) for i in range(20)]
+        flood = [
+            stub.Generate(request(None, 1, text="a" * (1 << 20)), timeout=60) for _ in range(100)
+        ]
+        for call in flood:
+            drain(call)
+        assert len(server.generate([7], 20).ids()) == 20
+        wait_until(server.is_idle, "stalled streams end, blocks come back")
+        grown = server.rss() - before
+        channel.close()
+        del silent
+        assert grown < 96 * 1024 * 1024, f"{grown >> 20} MiB"
+        server.check_health()
+
+
+@pytest.mark.parametrize("flags", [
+    {"block_size": 1, "kv_cache_dtype": "float32"},
+    {"block_size": 3, "kv_cache_dtype": "float16"},
+    {"block_size": 7, "kv_cache_dtype": "bfloat16"},
+    {"block_size": 8, "kv_cache_dtype": "float32"},
+    {"block_size": 32, "kv_cache_dtype": "float16"},
+    {"block_size": 256, "kv_cache_dtype": "float32"},
+])
+def test_Case_060_AllowedBlockSizesWork(launch, toy, flags):
+    with launch(toy, kv_blocks=1024 // flags["block_size"], matmul_precision="float32", **flags) as server:
+        server.remember_canary()
+        expected = {"float32": None}
+        first = server.alone([3, 1, 4, 1, 5, 9, 2, 6], 12, output__logprobs=0)
+        again = server.generate([3, 1, 4, 1, 5, 9, 2, 6], 12, output__logprobs=0)
+        assert first.ids() == again.ids()
+        assert expected is not None
+        server.check_health()
+
+
+@pytest.mark.parametrize("block_size", [0, -1, 257, 1000, 1_000_000, "x"])
+def test_Case_060_OthersAreRefusedWithAReason(launch, toy, block_size):
+    server = launch(toy, block_size=block_size, wait_ready=False)
+    try:
+        assert server.wait_exit() == 2
+        assert "block-size" in server.log_text()
+    finally:
+        server.stop()

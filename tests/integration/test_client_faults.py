@@ -1,0 +1,225 @@
+"""Client and stream faults C1 to C16 of the fault matrix, over the wire. The many-thousand-fold forms of C4, C10
+and C15 run in tests/server, where a call costs microseconds."""
+
+import random
+import socket
+import threading
+import time
+
+import grpc
+import pytest
+from harness import CODE, FreezingProxy, Job, drain, request, wait_until
+from longspan.v1 import inference_pb2, inference_pb2_grpc
+
+GENERATE = "/longspan.v1.Inference/Generate"
+
+
+def raw_generate(channel, data, timeout=60):
+    """Sends bytes as they are; returns the code."""
+    call = channel.unary_stream(GENERATE)(data, timeout=timeout)
+    try:
+        for _ in call:
+            pass
+    except grpc.RpcError:
+        pass
+    return call.code()
+
+
+def test_Fault_C1_CancelWhileQueued(launch, toy):
+    with launch(toy, kv_blocks=1024, step_delay_ms=10) as server:
+        server.remember_canary()
+        long_ones = [server.start([i + 1], 250) for i in range(8)]
+        for job in long_ones:
+            job.wait_started()
+        before = server.metric("longspan_prefix_cache_queries_total")
+        queued = server.start([99] * 10, 20)
+        wait_until(lambda: queued.answer.queued or not queued.is_alive(), "the queue notice")
+        queued.call.cancel()
+        assert queued.result().code == CODE.CANCELLED
+        assert queued.answer.started is None, "never scheduled"
+        wait_until(lambda: server.load().waiting_requests == 0, "it is gone")
+        assert server.metric("longspan_prefix_cache_queries_total") == before, "no look at the cache"
+        for job in long_ones:
+            job.call.cancel()
+        server.check_health()
+
+
+def test_Fault_C2_CancelMidPrefill(server):
+    rng = random.Random(2)
+    for _ in range(50):
+        job = server.start([rng.randrange(512) for _ in range(200)], 20)
+        job.wait_started()
+        time.sleep(rng.random() * 0.02)  # a random moment of the prefill, which is the fault itself
+        job.call.cancel()
+        assert job.result().code == CODE.CANCELLED
+    wait_until(server.is_idle, "blocks back")
+
+
+def test_Fault_C3_CancelMidDecode(server):
+    before = server.metric("longspan_requests_finished_total", reason="aborted")
+    for k in range(1, 13):
+        job = server.start([7, 8, 9], 200)
+        job.wait_tokens(k)
+        job.call.cancel()
+        answer = job.result()
+        assert answer.code == CODE.CANCELLED
+        assert answer.finished() is None
+        wait_until(server.is_idle, "blocks back")
+    assert server.metric("longspan_requests_finished_total", reason="aborted") == before + 12
+
+
+def test_Fault_C4_CancelOnTheStepThatEnds(server):
+    before = server.metric("longspan_requests_finished_total")
+    for _ in range(40):
+        job = server.start([3], 5)
+        job.wait_tokens(5)
+        job.call.cancel()
+        answer = job.result()
+        assert answer.code in (CODE.OK, CODE.CANCELLED)
+    wait_until(
+        lambda: server.metric("longspan_requests_finished_total") == before + 40, "one end for each"
+    )
+
+
+def test_Fault_C5_PeerVanishesWithoutFin(server):
+    proxy = FreezingProxy(server.address)
+    channel = grpc.insecure_channel(proxy.address)
+    message = request([1], 250)
+    call = inference_pb2_grpc.InferenceStub(channel).Generate(message)
+    next(call)
+    before = server.metric("longspan_requests_finished_total", reason="aborted")
+    # Enough work that the stream is open when the keepalive fails.
+    blockers = [server.start([i + 1], 250) for i in range(8)]
+    second = inference_pb2_grpc.InferenceStub(channel).Generate(request([2], 200))
+    wait_until(lambda: server.load().waiting_requests >= 1, "the second one waits")
+    proxy.frozen.set()
+    wait_until(
+        lambda: server.metric("longspan_requests_finished_total", reason="aborted") > before,
+        "the keepalive finds out",
+    )
+    for job in blockers:
+        job.result()
+    proxy.close()
+    channel.close()
+    del second, call
+
+
+def test_Fault_C6_SlowReader(server):
+    channel = server.new_channel(("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
+    before = server.rss()
+    message = request([1], 250, output__logprobs=20)
+    calls = [inference_pb2_grpc.InferenceStub(channel).Generate(message) for _ in range(2)]
+    for call in calls:
+        next(call)  # and never again, until the server has given up
+    others = [server.generate([40 + i], 30) for i in range(3)]
+    assert all(len(a.ids()) == 30 for a in others), "nobody else waits"
+    wait_until(server.is_idle, "the slow ones are ended or done")
+    ends = [drain(call) for call in calls]
+    assert all(e.code in (CODE.RESOURCE_EXHAUSTED, CODE.OK) for e in ends)
+    assert CODE.RESOURCE_EXHAUSTED in [e.code for e in ends] or all(
+        len(e.ids()) >= 240 for e in ends
+    ), "either the transport swallowed everything, or the reader was slow"
+    assert server.rss() - before < 16 * 1024 * 1024
+    channel.close()
+
+
+def test_Fault_C9_FullFileTable(launch, toy):
+    with launch(toy, launcher=("prlimit", "--nofile=64")) as server:
+        server.remember_canary()
+        stream = server.start([1], 200)
+        host, port = server.address.rsplit(":", 1)
+        flood = []
+        for _ in range(200):
+            s = socket.socket()
+            s.settimeout(5)
+            s.connect((host, int(port)))
+            flood.append(s)
+        assert stream.result().code == CODE.OK, "streams that are open go on"
+        for s in flood:
+            s.close()
+        fresh = server.new_channel()
+        stub = inference_pb2_grpc.InferenceStub(fresh)
+        answer = drain(stub.Generate(request([1, 2], 4), timeout=30, wait_for_ready=True))
+        assert answer.code == CODE.OK
+        fresh.close()
+        server.check_health()
+
+
+def test_Fault_C10_RapidReset(server):
+    stub = server.inference
+    for _ in range(20):
+        calls = [stub.Generate(request([i % 500 + 1], 50)) for i in range(100)]
+        for call in calls:
+            call.cancel()
+    wait_until(server.is_idle, "everything is gone", 60)
+
+
+@pytest.mark.parametrize(
+    "metadata, codes",
+    [
+        ([("a", "x" * 9 * 1024)], [CODE.OK]),
+        ([("a", "x" * 17 * 1024)], [CODE.RESOURCE_EXHAUSTED]),
+        ([(f"k{i}", "v") for i in range(10_000)], [CODE.RESOURCE_EXHAUSTED]),
+        ([("b-bin", b"\x00" * 20_000)], [CODE.RESOURCE_EXHAUSTED]),
+    ],
+)
+def test_Fault_C12_HugeMetadata(server, metadata, codes):
+    neighbour = server.start([1], 60)
+    neighbour.wait_tokens(1)
+    assert server.generate([2], 3, call_options={"metadata": metadata}).code in codes
+    assert neighbour.result().code == CODE.OK
+    assert "xxxxxxxx" not in server.log_text()
+
+
+def test_Fault_C13_MessageSizes(server):
+    # 2 bytes an id; protobuf packs them.
+    for ids in (2 * 1024 * 1024, 2_200_000, 1_000_001):
+        answer = server.generate([300] * ids, 1)
+        assert answer.code == CODE.INVALID_ARGUMENT, answer.message
+        assert "token" in answer.message
+    limit = 64 * 1024 * 1024
+    channel = server.new_channel(("grpc.max_send_message_length", -1))
+    fits = inference_pb2.GenerateRequest(cache_salt=b"s" * (limit - 100))
+    over = inference_pb2.GenerateRequest(cache_salt=b"s" * (limit + 1))
+    assert raw_generate(channel, fits.SerializeToString()) == CODE.INVALID_ARGUMENT
+    assert raw_generate(channel, over.SerializeToString()) == CODE.RESOURCE_EXHAUSTED
+    channel.close()
+
+
+def test_Fault_C15_MutatedMessages(server):
+    rng = random.Random(15)
+    good = request("hi", 2, stop__strings=["x"], cache_salt=b"s", request_id="r").SerializeToString()
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(rng.randrange(1, 5)):
+            where = rng.randrange(len(data))
+            if rng.random() < 0.3:
+                del data[where]
+            else:
+                data[where] = rng.randrange(256)
+        code = raw_generate(server.channel, bytes(data))
+        assert code in (CODE.OK, CODE.INVALID_ARGUMENT, CODE.NOT_FOUND), code
+    assert raw_generate(server.channel, b"\x0b" * 5000) == CODE.INVALID_ARGUMENT, "deep nesting"
+    assert raw_generate(server.channel, b"") == CODE.INVALID_ARGUMENT, "no input"
+    unknown = request([7], 2).SerializeToString() + b"\xa2\x06\x03new"
+    assert raw_generate(server.channel, unknown) == CODE.OK
+    wrong_enum = request([7], 2)
+    wrong_enum.prefix_cache = 9
+    assert server.generate(wrong_enum).fields() == ["prefix_cache"]
+
+
+def test_Fault_C16_GarbageOnThePort(server):
+    rng = random.Random(16)
+    host, port = server.address.rsplit(":", 1)
+    neighbour = server.start([1], 200)
+    payloads = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
+    ]
+    payloads += [rng.randbytes(rng.randrange(1, 300)) for _ in range(1000)]
+    for payload in payloads:
+        with socket.create_connection((host, int(port))) as s:
+            s.sendall(payload)
+    assert neighbour.result().code == CODE.OK
+    assert len(server.log_text().splitlines()) < 200, "log lines are rate-limited"
