@@ -44,8 +44,9 @@ class StopStringMatcher {
  private:
   struct Pattern {
     std::string text;
-    std::vector<size_t> border;  // [i]: longest proper border of text[0, i], for i in 1..size
-    size_t num_matched = 0;      // longest prefix of text that is a suffix of the input so far
+    std::vector<size_t>
+        border;              // [i]: longest proper prefix of the first i bytes that also ends them
+    size_t num_matched = 0;  // longest prefix of text that is a suffix of the input so far
   };
 
   StopStringMatcher() = default;

@@ -82,6 +82,14 @@ Status PlaceAddedTokens(const JsonNode& node, Vocabulary& vocabulary, TokenizerP
   return absl::OkStatus();
 }
 
+// A piece of plain text that spells a special token is still plain text. (The reference would take
+// it whole, where the model does so with its tokens.)
+void ForgetSpecialPieces(const Vocabulary& vocabulary, BpeModelConfig& model) {
+  for (const AddedEntry& entry : vocabulary.added) {
+    if (entry.token.is_special) model.whole_piece_ids.erase(entry.token.content);
+  }
+}
+
 TokenTable MakeTokenTable(const Vocabulary& vocabulary, const DecoderPlan& decoder) {
   std::unordered_set<int32_t> special;
   for (const AddedEntry& entry : vocabulary.added) {
@@ -144,9 +152,10 @@ StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(std::string_view json_tex
 
   Vocabulary vocabulary;
   ASSIGN_OR_RETURN(BpeModelConfig model, ReadModel(get("model"), unit, vocabulary));
-  parts->model = BpeModel(std::move(model));
   const JsonNode added = get("added_tokens");
   if (root.Has("added_tokens")) RETURN_IF_ERROR(ReadAddedTokens(added, vocabulary));
+  ForgetSpecialPieces(vocabulary, model);
+  parts->model = BpeModel(std::move(model));
   RETURN_IF_ERROR(PlaceAddedTokens(added, vocabulary, *parts));
   parts->tokens = MakeTokenTable(vocabulary, decoder);
 

@@ -128,6 +128,17 @@ TEST(Tokenizer, SpecialTokensInATextAreTextUnlessAskedFor) {
   EXPECT_EQ(tokenizer->Decode(*parsed, true), "abc");
 }
 
+TEST(Tokenizer, AWholePieceThatSpellsASpecialTokenIsText) {
+  json document = Base("sentencepiece");
+  document["normalizer"] = nullptr;
+  document["model"]["ignore_merges"] = true;
+  const auto tokenizer = Load(document);
+  const auto ids = tokenizer->Encode("<s>", {.add_special_tokens = false});
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(BytesOf(*tokenizer, *ids), "<s>");
+  for (TokenId id : *ids) EXPECT_FALSE(tokenizer->is_special(id));
+}
+
 TEST(Tokenizer, APatternThatBacktracksForEverFailsTheTextNotTheServer) {
   json document = Base("byte_level");
   document["pre_tokenizer"] = {
