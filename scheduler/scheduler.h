@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -176,7 +175,7 @@ class Scheduler {
   std::set<std::pair<TimePoint, SeqId>> deadlines_;                   // of groups
   std::set<std::pair<TimePoint, SeqId>> slow_readers_;  // paused sequences, by the time they end
   WaitingQueue waiting_;
-  std::vector<Sequence*> running_;  // hold a slot, paused ones too; who ran least lately first
+  std::vector<Sequence*> running_;  // hold a slot, paused ones too; the next decodes first
   std::vector<int32_t> free_slots_;
   std::vector<int32_t> released_slots_;          // to be told with the next step
   std::vector<SequenceGroup*> held_prompts_;     // with prompt_blocks

@@ -190,7 +190,7 @@ TEST(SchedulerLimits, Fault_S3_TheLargestThatFitsRunsAndMoreIsNotAccepted) {
   EXPECT_EQ(harness.outcome(clamped).reason, FinishReason::kLength);
 }
 
-TEST(SchedulerLimits, DeadlinesEndWaitingAndRunningSequences) {
+TEST(SchedulerLimits, Fault_S4_S5_DeadlinesEndWaitingAndRunningSequences) {
   HarnessConfig config;
   config.scheduler.max_num_seqs = 1;
   SchedulerHarness harness(config);
