@@ -1,40 +1,21 @@
 #include "kvcache/kv_pool.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <limits>
+#include <utility>
 
 #include "core/check.h"
 #include "core/checked_math.h"
+#include "core/machine.h"
 
 namespace longspan {
 namespace {
 
 // Below this a pool is not worth the rounding of huge pages.
 constexpr int64_t kHugePageThreshold = int64_t{64} << 20;
-
-// Memory this process may use for a pool: the machine, the cgroup (v2) or the address-space limit,
-// whichever is smallest.
-int64_t AvailableBytes() {
-  int64_t available = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  int64_t limit = 0;
-  if (std::ifstream file("/sys/fs/cgroup/memory.max"); file >> limit && limit > 0) {
-    available = std::min(available, limit);
-  }
-  rlimit address_space{};
-  int64_t pages_mapped = 0;
-  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY &&
-      std::ifstream("/proc/self/statm") >> pages_mapped) {
-    const int64_t used = pages_mapped * sysconf(_SC_PAGESIZE);
-    available = std::min(available, static_cast<int64_t>(address_space.rlim_cur) - used);
-  }
-  return std::max<int64_t>(available, 0);
-}
 
 Status OutOfMemory(const KvPoolShape& shape, int64_t need, int64_t have) {
   return MakeStatus(absl::StatusCode::kResourceExhausted,
@@ -68,12 +49,16 @@ std::optional<int64_t> KvPoolShape::TotalBytes() const {
 
 StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolShape& shape) {
   RETURN_IF_ERROR(CheckShape(shape));
-  const int64_t have = AvailableBytes();
+  const int64_t have = MemoryLimitBytes();
   const int64_t need = shape.TotalBytes().value_or(std::numeric_limits<int64_t>::max());
   if (need > have) return OutOfMemory(shape, need, have);
   void* memory = mmap(nullptr, static_cast<size_t>(need), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return OutOfMemory(shape, need, have);
+  if (memory == MAP_FAILED) {
+    return MakeStatus(absl::StatusCode::kResourceExhausted,
+                      "KV pool: {} blocks need {} bytes, which the system does not map: {}",
+                      shape.num_blocks, need, std::strerror(errno));
+  }
   // Attention streams through the pool: fewer, larger pages spare it page walks. Only advice.
   if (need >= kHugePageThreshold) madvise(memory, static_cast<size_t>(need), MADV_HUGEPAGE);
   return std::unique_ptr<KvPool>(new KvPool(shape, static_cast<std::byte*>(memory), need));

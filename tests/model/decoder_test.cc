@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -164,6 +165,49 @@ TEST(Decoder, Case_052_BiasesAndHeadNormsFollowTheConfig) {
     WriteModelFolder(folder, TinyConfigJson(name), tensors);
     const auto source = OpenFolder(folder);
     EXPECT_LT(WorstDifference(*source, 40, {}, 7), 1e-4) << name;
+  }
+}
+
+// Llama with attention_bias: q, k, v and the output projection all have one.
+TEST(Decoder, Case_052_LlamaMayHaveBiasesEverywhereInAttention) {
+  nlohmann::json config = TinyConfigJson("toy_t");
+  config["attention_bias"] = true;
+  TemporaryFolder folder;
+  folder.Write("config.json", config.dump());
+  const auto source = OpenDummyModel(folder.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  ASSERT_NE((*source)->Find(WeightRole::kAttentionOutputBias, 1), nullptr);
+  EXPECT_LT(WorstDifference(**source, 40, {}, 7), 1e-4);
+}
+
+// Files of mixed formats: gate and up cannot share one product then.
+TEST(Decoder, GateAndUpOfDifferentFormatsGiveTheSameAnswer) {
+  constexpr uint32_t kGgufFloat16 = 1;
+  GgufSpec rounded = TinyGguf(TinyConfig("toy_t"));
+  GgufSpec mixed = rounded;
+  for (const char* name : {"blk.0.ffn_gate.weight", "blk.1.ffn_up.weight"}) {
+    std::string& floats = rounded.Find(name).data;
+    std::string halves;
+    for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
+      float value;
+      std::memcpy(&value, floats.data() + at, sizeof(value));
+      const uint16_t half = FloatToFloat16(value);
+      value = Float16ToFloat(half);
+      std::memcpy(floats.data() + at, &value, sizeof(value));
+      halves += Bytes(half);
+    }
+    mixed.Find(name).data = halves;
+    mixed.Find(name).type = kGgufFloat16;
+  }
+  TemporaryFolder folder;
+  const auto rounded_source = *OpenModel(folder.Write("rounded.gguf", rounded.Build()));
+  const auto mixed_source = OpenModel(folder.Write("mixed.gguf", mixed.Build()));
+  ASSERT_TRUE(mixed_source.ok()) << mixed_source.status();
+  const std::vector<TokenId> tokens = RandomTokens(50, 512, 2);
+  const auto expected = ReferenceModel(*rounded_source).Logits(tokens);
+  const auto got = DecoderHarness(**mixed_source, {}).Prompt(0, tokens, 16);
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    for (size_t i = 0; i < got[t].size(); ++i) ASSERT_NEAR(got[t][i], expected[t][i], 1e-4);
   }
 }
 
