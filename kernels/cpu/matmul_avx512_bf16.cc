@@ -53,9 +53,9 @@ struct NibbleDecoder {
   }
   static constexpr Table kTable = MakeTable();
 
-  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
-    const __m512i chunk = _mm512_loadu_si512(unit + 64 * (pair / 4));
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(chunk, 4 * (pair % 4)), words);
+  static constexpr int kPairsPerChunk = 4;
+  LONGSPAN_LANES __m512i Pair(__m512i chunk, int j) const {
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(chunk, 4 * j), words);
   }
   __m512i words = _mm512_load_si512(kTable.entry);
 };
@@ -102,11 +102,10 @@ struct ByteTableDecoder {
                                   _mm512_permutex2var_epi8(t[0][upper][0], codes, t[0][upper][1]),
                                   _mm512_permutex2var_epi8(t[1][upper][0], codes, t[1][upper][1]));
   }
-  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
-    const __m512i codes = _mm512_loadu_si512(unit + 64 * (pair / 2));
-    const __mmask64 negative = _mm512_movepi8_mask(codes);
-    return _mm512_permutex2var_epi8(Bytes(codes, negative, 0), order[pair % 2],
-                                    Bytes(codes, negative, 1));
+  static constexpr int kPairsPerChunk = 2;
+  LONGSPAN_LANES __m512i Pair(__m512i chunk, int j) const {
+    const __mmask64 negative = _mm512_movepi8_mask(chunk);
+    return _mm512_permutex2var_epi8(Bytes(chunk, negative, 0), order[j], Bytes(chunk, negative, 1));
   }
   __m512i table[2][2][2];
   __m512i order[2];
@@ -114,11 +113,10 @@ struct ByteTableDecoder {
 
 // Bytes by conversion: more instructions, but on units that dot products leave free.
 struct ByteConvertDecoder {
-  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
-    const __m512i words = _mm512_loadu_si512(unit + 64 * (pair / 2));
-    const int j = 2 * (pair % 2);
-    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(words, 24 - 8 * j), 24);
-    const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(words, 16 - 8 * j), 24);
+  static constexpr int kPairsPerChunk = 2;
+  LONGSPAN_LANES __m512i Pair(__m512i chunk, int j) const {
+    const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(chunk, 24 - 16 * j), 24);
+    const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(chunk, 16 - 16 * j), 24);
     // Floats of 8-bit integers have empty lower halves.
     const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
     return _mm512_or_si512(low, _mm512_castps_si512(_mm512_cvtepi32_ps(odd)));
@@ -126,9 +124,8 @@ struct ByteConvertDecoder {
 };
 
 struct BFloat16Decoder {
-  LONGSPAN_LANES __m512i Pair(const uint8_t* unit, int pair) const {
-    return _mm512_loadu_si512(unit + 64 * pair);
-  }
+  static constexpr int kPairsPerChunk = 1;
+  LONGSPAN_LANES __m512i Pair(__m512i chunk, int) const { return chunk; }
 };
 
 template <WeightFormat kFormat, int kRows>
@@ -150,7 +147,9 @@ void DecodeBFloat16Panel(const uint8_t* units, const WeightPanel& panel) {
   for (int b = 0; b < panel.num_blocks; ++b, units += TileUnitBytes(kFormat)) {
 #pragma GCC unroll 16
     for (int p = 0; p < kPairs; ++p, codes += 32) {
-      _mm512_storeu_si512(codes, decoder.Pair(units, p));
+      constexpr int kPer = DecoderFor<kFormat, kGroupRows>::kPairsPerChunk;
+      const __m512i chunk = _mm512_loadu_si512(units + 64 * (p / kPer));
+      _mm512_storeu_si512(codes, decoder.Pair(chunk, p % kPer));
     }
     const uint8_t* scales = units + TileScaleOffset(kFormat);
     if (panel.scale != nullptr) Store(panel.scale + b * kTileRows, LoadHalves(scales));
@@ -261,14 +260,24 @@ void Multiply(const WeightPanel* panels, int num_panels, MatmulArithmetic arithm
 
 // ---- Few rows: straight from the tile ----
 
-// kBlocks blocks side by side, so that their chains of dot products overlap.
+// kBlocks blocks side by side, so that their chains of dot products overlap. Their chunks are
+// loaded before, in the order of memory: streams that jump between blocks halve what prefetching
+// brings.
 template <WeightFormat kFormat, int kRows, int kBlocks>
 LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, const DecoderFor<kFormat, kRows>& decoder,
                                  const uint16_t* x, const float* sums, __m512 (&total)[kRows]) {
   constexpr int kUnitBytes = TileUnitBytes(kFormat);
+  constexpr int kPer = DecoderFor<kFormat, kRows>::kPairsPerChunk;
+  constexpr int kChunks = kPairs / kPer;
+  __m512i chunk[kBlocks][kChunks];
   __m512 sum[kBlocks][kRows];
 #pragma GCC unroll 16
   for (int b = 0; b < kBlocks; ++b) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kChunks; ++c) {
+      chunk[b][c] = _mm512_loadu_si512(unit + b * kUnitBytes + 64 * c);
+      if constexpr (kBlocks > 1) __asm__ volatile("" : "+v"(chunk[b][c]));  // keeps the order
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) sum[b][r] = _mm512_setzero_ps();
   }
@@ -276,7 +285,7 @@ LONGSPAN_LANES void DirectBlocks(const uint8_t* unit, const DecoderFor<kFormat, 
   for (int p = 0; p < kPairs; ++p) {
 #pragma GCC unroll 16
     for (int b = 0; b < kBlocks; ++b) {
-      const __m512i w = decoder.Pair(unit + b * kUnitBytes, p);
+      const __m512i w = decoder.Pair(chunk[b][p / kPer], p % kPer);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const uint16_t* pair = x + (b * kBlockCols + 2 * p) * kRows + 2 * r;
@@ -310,7 +319,8 @@ void DirectTile(const uint8_t* units, int num_blocks, const ActivationGroup& gro
   __m512 total[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) total[r] = _mm512_setzero_ps();
-  constexpr int kBlocks = kRows <= 2 ? 3 : kRows <= 6 ? 2 : 1;
+  constexpr bool kNibbles = DecoderFor<kFormat, kRows>::kPairsPerChunk == 4;
+  constexpr int kBlocks = !kNibbles ? 1 : kRows <= 2 ? 3 : kRows <= 6 ? 2 : 1;
   int b = 0;
   for (; b + kBlocks <= num_blocks; b += kBlocks) {
     DirectBlocks<kFormat, kRows, kBlocks>(units, decoder, x, sums, total);
