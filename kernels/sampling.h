@@ -31,6 +31,13 @@ double SumExpLogits(std::span<const float> logits, float max, float inverse_temp
 // out[i] = exp((logits[i] - max) * inverse_temperature), the terms that SumExpLogits adds up.
 void ExpLogits(std::span<const float> logits, float max, float inverse_temperature, float* out);
 
+// Number and sum of the values >= threshold, of any row: logits, or terms of ExpLogits.
+struct TopMass {
+  int64_t count = 0;
+  double sum = 0.0;
+};
+TopMass SumAtLeast(std::span<const float> values, float threshold);
+
 // Indices with logit >= threshold, ascending; returns their number. block_max as SummarizeLogits
 // gave; ids has room for all.
 int64_t CollectLogits(std::span<const float> logits, const float* block_max, float threshold,

@@ -79,13 +79,33 @@ void ExpRow(const float* logits, int64_t num_logits, float max, float inverse_te
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const Vec vmax = hn::Set(d, max), vinverse = hn::Set(d, inverse_temperature);
-  ForEachBlock(logits, num_logits, [&](int64_t, const float* x, int64_t first, int64_t count) HWY_ATTR {
-    HWY_ALIGN float terms[kLogitBlock];
+  ForEachBlock(logits, num_logits,
+               [&](int64_t, const float* x, int64_t first, int64_t count) HWY_ATTR {
+                 HWY_ALIGN float terms[kLogitBlock];
+                 for (int64_t i = 0; i < kLogitBlock; i += lanes) {
+                   hn::Store(ExpTerm(d, x + i, vmax, vinverse), d, terms + i);
+                 }
+                 std::memcpy(out + first, terms, static_cast<size_t>(count) * sizeof(float));
+               });
+}
+
+double SumTop(const float* values, int64_t num_values, float threshold, int64_t* count) {
+  const Tag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const Vec border = hn::Set(d, threshold);
+  double total = 0.0;
+  *count = 0;
+  ForEachBlock(values, num_values, [&](int64_t, const float* x, int64_t, int64_t) HWY_ATTR {
+    Vec sum = hn::Zero(d);
     for (int64_t i = 0; i < kLogitBlock; i += lanes) {
-      hn::Store(ExpTerm(d, x + i, vmax, vinverse), d, terms + i);
+      const Vec v = hn::LoadU(d, x + i);
+      const auto keep = hn::Ge(v, border);
+      sum = hn::Add(sum, hn::IfThenElseZero(keep, v));
+      *count += static_cast<int64_t>(hn::CountTrue(d, keep));
     }
-    std::memcpy(out + first, terms, static_cast<size_t>(count) * sizeof(float));
+    total += hn::GetLane(hn::SumOfLanes(d, sum));
   });
+  return total;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -98,6 +118,7 @@ namespace longspan {
 HWY_EXPORT(Summarize);
 HWY_EXPORT(SumExp);
 HWY_EXPORT(ExpRow);
+HWY_EXPORT(SumTop);
 
 LogitSummary SummarizeLogits(std::span<const float> logits, float* block_max) {
   const int64_t num_logits = static_cast<int64_t>(logits.size());
@@ -123,6 +144,13 @@ double SumExpLogits(std::span<const float> logits, float max, float inverse_temp
 void ExpLogits(std::span<const float> logits, float max, float inverse_temperature, float* out) {
   HWY_DYNAMIC_DISPATCH(ExpRow)
   (logits.data(), static_cast<int64_t>(logits.size()), max, inverse_temperature, out);
+}
+
+TopMass SumAtLeast(std::span<const float> values, float threshold) {
+  TopMass mass;
+  mass.sum = HWY_DYNAMIC_DISPATCH(SumTop)(values.data(), static_cast<int64_t>(values.size()),
+                                          threshold, &mass.count);
+  return mass;
 }
 
 int64_t CollectLogits(std::span<const float> logits, const float* block_max, float threshold,

@@ -13,6 +13,8 @@ namespace {
 // Keeps (logit - max) * inverse away from 0 * inf for temperatures near the smallest float.
 constexpr float kMaxInverseTemperature = 1e30f;
 constexpr float kLowest = std::numeric_limits<float>::lowest();  // below it: masked
+constexpr int kBisections = 14;
+constexpr int64_t kFewTokens = 64;  // worth sorting
 
 }  // namespace
 
@@ -83,22 +85,36 @@ TokenId TokenDraw::Draw(const SamplingParams& params, double uniform) {
       uniform);
 }
 
-// Collects exactly the k best above -inf (lowest ids on ties at the border), ascending by id.
-void TokenDraw::CollectBest(int64_t k) {
-  float threshold = kLowest;
+// A logit that at least k logits reach (or the lowest float), and few more than k where that is
+// cheap to find.
+float TokenDraw::ThresholdOfBest(int64_t k) {
   if (k < static_cast<int64_t>(block_max_.size())) {
     // k blocks have a maximum at least this large, so k logits do.
     std::copy(block_max_.begin(), block_max_.end(), block_values_.begin());
-    const auto kth = block_values_.begin() + static_cast<ptrdiff_t>(std::max<int64_t>(k - 1, 0));
+    const auto kth = block_values_.begin() + static_cast<ptrdiff_t>(k - 1);
     std::nth_element(block_values_.begin(), kth, block_values_.end(), std::greater<>());
-    threshold = std::max(threshold, *kth);
+    return std::max(kLowest, *kth);
   }
-  num_ids_ = static_cast<size_t>(CollectLogits(logits_, block_max_.data(), threshold, ids_.data()));
+  float low = kLowest, high = summary_.max;
+  for (float distance = 1.0f; distance < 1e4f && low == kLowest; distance *= 2) {
+    const float tried = summary_.max - distance;
+    (SumAtLeast(logits_, tried).count >= k ? low : high) = tried;
+  }
+  if (low == kLowest) return low;
+  for (int i = 0; i < kBisections; ++i) {
+    const float middle = low + (high - low) / 2;
+    (SumAtLeast(logits_, middle).count >= k ? low : high) = middle;
+  }
+  return low;
+}
+
+// Collects exactly the k best above -inf (lowest ids on ties at the border), ascending by id.
+void TokenDraw::CollectBest(int64_t k) {
+  num_ids_ = 0;
+  if (k <= 0) return;
+  num_ids_ = static_cast<size_t>(
+      CollectLogits(logits_, block_max_.data(), ThresholdOfBest(k), ids_.data()));
   if (static_cast<int64_t>(num_ids_) <= k) return;
-  if (k <= 0) {
-    num_ids_ = 0;
-    return;
-  }
   const auto end = static_cast<ptrdiff_t>(num_ids_);
   const auto better = [this](int32_t a, int32_t b) {
     const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
@@ -120,36 +136,49 @@ double TokenDraw::ComputeTerms(float inverse_temperature) {
   return std::accumulate(terms.begin(), terms.end(), 0.0);
 }
 
-// Keeps the smallest set of best collected tokens whose mass reaches top_p * total: halves the
-// range in which its border lies, so the cost is linear.
+// Passes over the terms of the collected tokens narrow the border of the smallest set of largest
+// terms with `wanted` mass, which lies above `floor`, down to a few tokens.
+TokenDraw::Border TokenDraw::FindBorder(double wanted, double floor) const {
+  const std::span<const float> terms(terms_.data(), num_ids_);
+  const TopMass best = SumAtLeast(terms, 1.0f);
+  if (best.sum >= wanted) return {.low = 1.0f, .high = 2.0f, .inside = {}};
+  double low = floor, high = 1.0;
+  TopMass inside = best, reached = SumAtLeast(terms, static_cast<float>(low));
+  for (int i = 0; i < kBisections && reached.count - inside.count > kFewTokens; ++i) {
+    const double middle = std::sqrt(low * high);
+    const TopMass mass = SumAtLeast(terms, static_cast<float>(middle));
+    (mass.sum >= wanted ? low : high) = middle;
+    (mass.sum >= wanted ? reached : inside) = mass;
+  }
+  return {.low = static_cast<float>(low), .high = static_cast<float>(high), .inside = inside};
+}
+
+// Keeps the smallest set of best collected tokens whose mass reaches top_p * total; at least one.
 void TokenDraw::KeepNucleus(double top_p, double total) {
+  const double wanted = top_p * total;
+  const Border border =
+      FindBorder(wanted, 0.5 * (1.0 - top_p) * total / static_cast<double>(logits_.size()));
+  size_t num_border = 0;  // order_: indices of the border's terms, best first
+  for (size_t i = 0; i < num_ids_; ++i) {
+    order_[num_border] = static_cast<int32_t>(i);
+    num_border += terms_[i] >= border.low && terms_[i] < border.high ? 1 : 0;
+  }
   const auto better = [this](int32_t a, int32_t b) {  // indices into ids_, which ascend
     const float x = logits_[static_cast<size_t>(ids_[static_cast<size_t>(a)])];
     const float y = logits_[static_cast<size_t>(ids_[static_cast<size_t>(b)])];
     return x > y || (x == y && a < b);
   };
-  std::iota(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(num_ids_), 0);
-  double missing = top_p * total;
-  size_t low = 0, high = num_ids_;  // the border's token is in order_[low, high)
-  while (high - low > 1) {
-    const size_t middle = low + (high - low) / 2;
-    const auto at = [this](size_t i) { return order_.begin() + static_cast<ptrdiff_t>(i); };
-    std::nth_element(at(low), at(middle), at(high), better);
-    double mass = 0.0;
-    for (size_t i = low; i < middle; ++i) mass += terms_[static_cast<size_t>(order_[i])];
-    if (mass >= missing) {
-      high = middle;
-    } else {
-      missing -= mass;
-      low = middle;
-    }
+  std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(num_border), better);
+  double mass = border.inside.sum;
+  size_t num_in = 0;
+  while (num_in < num_border && (mass < wanted || border.inside.count + num_in == 0)) {
+    mass += terms_[static_cast<size_t>(order_[num_in++])];
   }
-  const int32_t last = order_[low];
-  const float last_logit = logits_[static_cast<size_t>(ids_[static_cast<size_t>(last)])];
+  // What is not in loses its term; then everything without one goes.
+  for (size_t i = num_in; i < num_border; ++i) terms_[static_cast<size_t>(order_[i])] = 0.0f;
   size_t kept = 0;
   for (size_t i = 0; i < num_ids_; ++i) {
-    const float logit = logits_[static_cast<size_t>(ids_[i])];
-    if (logit < last_logit || (logit == last_logit && static_cast<int32_t>(i) > last)) continue;
+    if (terms_[i] < border.low || terms_[i] <= 0.0f) continue;
     ids_[kept] = ids_[i];
     terms_[kept++] = terms_[i];
   }

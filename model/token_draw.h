@@ -34,7 +34,15 @@ class TokenDraw {
   TokenId Draw(const SamplingParams& params, double uniform);
 
  private:
+  // Terms >= high are in a nucleus (`inside` of them), terms < low are not.
+  struct Border {
+    float low, high;
+    TopMass inside;
+  };
+
   void CollectBest(int64_t k);
+  float ThresholdOfBest(int64_t k);
+  Border FindBorder(double wanted, double floor) const;
   void KeepNucleus(double top_p, double total);
   TokenId DrawFromAll(float inverse_temperature, double uniform);
   TokenId DrawFromCollected(double total, double uniform) const;

@@ -117,6 +117,36 @@ TEST(TokenDraw, DrawsFollowTheDistribution) {
   }
 }
 
+// The set of tokens that can be drawn is exactly the oracle's: the first and last of them in order
+// of ids appear at the ends of the uniform range, and nothing else in between.
+TEST(TokenDraw, FiltersKeepExactlyTheOraclesTokens) {
+  for (const int32_t vocab_size : {70, 3000}) {
+    TokenDraw draw(vocab_size);
+    for (uint32_t shape = 0; shape < 40; ++shape) {
+      std::vector<float> logits =
+          RandomLogits(vocab_size, shape, 0.5f + static_cast<float>(shape % 8));
+      if (shape % 5 == 0) {
+        for (float& logit : logits) logit = std::round(logit);  // ties at every border
+      }
+      SamplingParams params;
+      params.temperature = shape % 3 == 0 ? 1.0f : 0.4f * static_cast<float>(1 + shape % 6);
+      params.top_p = shape % 2 == 0 ? 0.9f : 0.3f + 0.0999f * static_cast<float>(shape % 8);
+      params.top_k = shape % 4 == 1 ? static_cast<int32_t>(1 + shape * 13) : 0;
+      params.min_p = shape % 4 == 2 ? 0.01f : 0.0f;
+      const std::vector<double> probability = Oracle(logits, params);
+      draw.SetRow(logits);
+      int32_t before = -1;
+      double mass = 0;
+      for (int32_t id = 0; id < vocab_size; ++id) {
+        const double p = probability[static_cast<size_t>(id)];
+        if (p < 1e-5) continue;  // too small to be hit by its middle for sure
+        while (before + 1 < id) mass += probability[static_cast<size_t>(++before)];
+        EXPECT_EQ(draw.Draw(params, mass + p / 2), TokenId{id}) << vocab_size << ' ' << shape;
+      }
+    }
+  }
+}
+
 TEST(TokenDraw, BestAgreesWithSortingForEveryCount) {
   for (const int32_t vocab_size : {1, 5, 64, 65, 512, 4999}) {
     std::vector<float> logits = RandomLogits(vocab_size, 9, 1.0f);
