@@ -35,6 +35,7 @@ struct LayerTensors {
 struct AttentionCost {
   int64_t kv_bytes_read = 0;
   double seconds = 0.0;
+  int32_t num_splits = 0;  // most work items per sequence and KV head; 0: unknown
 };
 
 // Engine thread only.

@@ -90,7 +90,8 @@ void CpuAttentionBackend::Run(int32_t layer, const LayerTensors& tensors) {
   params_.k = view.k;
   params_.v = view.v;
   params_.cu_seqlens_q = last ? batch_.cu_seqlens_q_last.data() : batch_.cu_seqlens_q.data();
-  const KernelStatus status = AttentionCpu(threads_, params_, options_, workspace_.bytes());
+  const KernelStatus status =
+      AttentionCpu(threads_, params_, options_, workspace_.bytes(), &cost_.num_splits);
   CHECK(status == KernelStatus::kOk, "{}", KernelStatusText(status));
   cost_.kv_bytes_read += layer_bytes_read_;
   cost_.seconds += Seconds(clock_.Now() - start);

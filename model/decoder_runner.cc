@@ -129,6 +129,7 @@ void CpuRunner::Launch(const SchedulerOutput& output) {
   KeepRows(output, hidden.data());
   result_.kv_bytes_read = attention_->Cost().kv_bytes_read;
   result_.attention_seconds = attention_->Cost().seconds;
+  result_.attention_splits = attention_->Cost().num_splits;
 }
 
 Status CpuRunner::Collect(StepResult& result) {
