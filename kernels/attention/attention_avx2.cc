@@ -11,7 +11,7 @@ namespace {
 struct Avx2 {
   using F = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kPack = 1;  // elements multiplied at once by Product
+  static constexpr int kPack = 1;
   static constexpr int kMicroRows = 3;
   static constexpr int kMicroVectors = 4;
 
@@ -24,7 +24,11 @@ struct Avx2 {
   static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F Div(F a, F b) { return _mm256_div_ps(a, b); }
   static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-  static F Product(F a, F b, F c) { return Fma(a, b, c); }
+  static F Product(F weight, F value, F sum) { return Fma(weight, value, sum); }
+  static F StoreWeights(float* row, int key, F x) {
+    Store(row + key, x);
+    return x;
+  }
   static F Max(F a, F b) { return _mm256_max_ps(a, b); }  // b when either is NaN
   static F Min(F a, F b) { return _mm256_min_ps(a, b); }
   static F Abs(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }

@@ -15,7 +15,7 @@ namespace {
 struct Avx512 {
   using F = __m512;
   static constexpr int kLanes = 16;
-  static constexpr int kPack = 1;  // elements multiplied at once by Product
+  static constexpr int kPack = 1;
   static constexpr int kMicroRows = 6;
   static constexpr int kMicroVectors = 4;
 
@@ -28,7 +28,11 @@ struct Avx512 {
   static F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F Div(F a, F b) { return _mm512_div_ps(a, b); }
   static F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-  static F Product(F a, F b, F c) { return Fma(a, b, c); }
+  static F Product(F weight, F value, F sum) { return Fma(weight, value, sum); }
+  static F StoreWeights(float* row, int key, F x) {
+    Store(row + key, x);
+    return x;
+  }
   static F Max(F a, F b) { return _mm512_max_ps(a, b); }  // b when either is NaN
   static F Min(F a, F b) { return _mm512_min_ps(a, b); }
   static F Abs(F x) { return _mm512_abs_ps(x); }

@@ -1,48 +1,27 @@
-// CPU attention with bfloat16 products (AVX512_BF16): queries, keys, weights and values are rounded
-// to bfloat16 and multiplied in pairs, sums and softmax are float. Twice the rate of the float
-// kernel. Compiled with its flags: holds nothing that other files could be linked to but its table.
+// CPU attention with bfloat16 products (AVX512_BF16) of weights and values: both are rounded to
+// bfloat16 and multiplied in pairs at twice the rate of floats. Scores stay in float: bfloat16
+// queries and keys are too coarse for real models. Compiled with its flags: holds nothing that
+// other files could be linked to but its table.
 #include "kernels/attention/attention_avx512.h"
 #include "kernels/attention/attention_loop.h"
 
 namespace longspan {
 namespace {
 
-// A lane of an operand holds two neighbouring elements: d for scores, keys for outputs.
+// A lane of weights or values holds two neighbouring keys.
 struct Avx512Pairs : Avx512 {
   static constexpr int kPack = 2;
 
   static F Product(F a, F b, F c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
-  static void StoreBFloat(uint16_t* p, F x) {
-    const __m256bh narrow = _mm512_cvtneps_pbh(x);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(narrow));
+  // Stores weights rounded, and returns what they became.
+  static F StoreWeights(float* row, int key, F x) {
+    const __m256i narrow = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(reinterpret_cast<uint16_t*>(row) + key), narrow);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
   }
 
-  // 16 rows (keys) to head_dim / 2 rows of 16 pairs, kAttentionTileTokens apart.
-  template <typename LoadFour>
-  static void Transpose(int head_dim, float* to, LoadFour load) {
-    for (int d = 0; d < head_dim; d += 8, to += 4 * kAttentionTileTokens) {
-      const __m512i x0 = load(0, d), x1 = load(1, d), x2 = load(2, d), x3 = load(3, d);
-      const __m512i a0 = _mm512_unpacklo_epi32(x0, x1), a1 = _mm512_unpackhi_epi32(x0, x1);
-      const __m512i b0 = _mm512_unpacklo_epi32(x2, x3), b1 = _mm512_unpackhi_epi32(x2, x3);
-      Store(to, _mm512_castsi512_ps(_mm512_unpacklo_epi64(a0, b0)));
-      Store(to + kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpackhi_epi64(a0, b0)));
-      Store(to + 2 * kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpacklo_epi64(a1, b1)));
-      Store(to + 3 * kAttentionTileTokens, _mm512_castsi512_ps(_mm512_unpackhi_epi64(a1, b1)));
-    }
-  }
-  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
-    Transpose(head_dim, to, [rows](int i, int d) { return FourKeys(rows, i, d); });
-  }
-  static void TransposeHalf(const void* const* rows, int head_dim, float* to) {
-    Transpose(head_dim, to, [rows](int i, int d) {
-      const __m512i halves = FourKeys(rows, i, d);
-      return reinterpret_cast<__m512i>(
-          _mm512_cvtne2ps_pbh(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)),
-                              _mm512_cvtph_ps(_mm512_castsi512_si256(halves))));
-    });
-  }
   static F LoadEightHalves(const uint16_t* p) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm512_cvtph_ps(_mm256_zextsi128_si256(x));

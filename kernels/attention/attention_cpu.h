@@ -18,8 +18,8 @@ class ThreadPool;
 enum class CpuAttentionIsa : uint8_t { kBest, kGeneric, kAvx2, kAvx512 };
 bool CpuAttentionIsaSupported(CpuAttentionIsa isa);
 
-// kBFloat16: queries, keys, weights and values are rounded to bfloat16 before they are multiplied;
-// sums, softmax and merging stay in float. Used where the processor multiplies bfloat16 natively;
+// kBFloat16: weights and values are rounded to bfloat16 before they are multiplied; scores, sums,
+// softmax and merging stay in float. Used where the processor multiplies bfloat16 natively;
 // elsewhere (and for float32 KV) it means float throughout.
 enum class CpuAttentionPrecision : uint8_t { kFloat32, kBFloat16 };
 bool CpuAttentionHasBFloat16();

@@ -12,7 +12,7 @@ struct Generic {
   typedef uint32_t Bits __attribute__((vector_size(16)));
   typedef float LooseFloat __attribute__((vector_size(16), aligned(4), may_alias));
   static constexpr int kLanes = 4;
-  static constexpr int kPack = 1;  // elements multiplied at once by Product
+  static constexpr int kPack = 1;
   static constexpr int kMicroRows = 2;
   static constexpr int kMicroVectors = 4;
 
@@ -25,7 +25,11 @@ struct Generic {
   static F Mul(F a, F b) { return a * b; }
   static F Div(F a, F b) { return a / b; }
   static F Fma(F a, F b, F c) { return a * b + c; }
-  static F Product(F a, F b, F c) { return Fma(a, b, c); }
+  static F Product(F weight, F value, F sum) { return Fma(weight, value, sum); }
+  static F StoreWeights(float* row, int key, F x) {
+    Store(row + key, x);
+    return x;
+  }
   static F Max(F a, F b) { return a > b ? a : b; }  // b when either is NaN
   static F Min(F a, F b) { return a < b ? a : b; }
   static F Abs(F x) { return reinterpret_cast<F>(reinterpret_cast<Bits>(x) & 0x7fffffffu); }

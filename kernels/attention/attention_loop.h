@@ -24,8 +24,8 @@ class AttentionLoop {
   static constexpr int kLanes = Simd::kLanes;
   static constexpr int kTile = kAttentionTileTokens;
   static constexpr int kTileVectors = kTile / kLanes;
-  static constexpr int kRows = Simd::kMicroRows;        // rows of a register block
-  static constexpr int kPack = Simd::kPack;             // elements side by side in a 32-bit lane
+  static constexpr int kRows = Simd::kMicroRows;  // rows of a register block
+  static constexpr int kPack = Simd::kPack;  // keys side by side in a lane of weights or values
   static constexpr int kVectors = Simd::kMicroVectors;  // vectors of a register block
   static constexpr float kInf = __builtin_inff();
   static constexpr float kLog2E = 1.44269504088896341f;
@@ -99,15 +99,6 @@ class AttentionLoop {
       return Simd::LoadHalf(reinterpret_cast<const uint16_t*>(from));
     } else {
       return Simd::LoadBFloat(reinterpret_cast<const uint16_t*>(from));
-    }
-  }
-
-  // Writes kLanes elements of an operand of Product: floats, or bfloat16 two to a lane.
-  static void StorePacked(float* row, int index, F x) {
-    if constexpr (kPack == 1) {
-      Simd::Store(row + index, x);
-    } else {
-      Simd::StoreBFloat(reinterpret_cast<uint16_t*>(row) + index, x);
     }
   }
 
@@ -252,16 +243,16 @@ class AttentionLoop {
     const F factor = Simd::Set(item.score_factor);
     float* to = item.scratch.q;
     for (int head = 0; head < item.num_heads; ++head) {
-      for (int row = 0; row < item.num_rows; ++row, to += item.padded / kPack) {
+      for (int row = 0; row < item.num_rows; ++row, to += item.padded) {
         const T* from = static_cast<const T*>(params.q) +
                         QueryToken(item, row) * params.q_token_stride +
                         int64_t{QueryHead(item, head, row)} * params.q_head_stride;
         int d = 0;
         for (; d + kLanes <= item.head_dim; d += kLanes) {
-          StorePacked(to, d, Simd::Mul(LoadAs<T>(from + d), factor));
+          Simd::Store(to + d, Simd::Mul(LoadAs<T>(from + d), factor));
         }
         if (d < item.head_dim) {
-          StorePacked(to, d, Simd::Mul(LoadFew<T>(from + d, item.head_dim - d), factor));
+          Simd::Store(to + d, Simd::Mul(LoadFew<T>(from + d, item.head_dim - d), factor));
         }
       }
     }
@@ -413,24 +404,24 @@ class AttentionLoop {
   }
 
   static void Scores(const Item& item, int row, int count, Ahead ahead) {
-    const int stride = item.padded / kPack;
-    const int depth = item.head_dim / kPack;
-    const float* q = item.scratch.q + int64_t{row} * stride;
+    const float* q = item.scratch.q + int64_t{row} * item.padded;
     float* s = item.scratch.s + int64_t{row} * kTile;
     Dispatch<kRows>(count, [&]<int kCount>() {
       for (int key = 0; key < kTile; key += kVectors * kLanes) {
         if (ahead.rows != nullptr) {
-          ScoreBlock<kCount, true>(q, stride, item.scratch.k + key, depth, s + key, ahead);
+          ScoreBlock<kCount, true>(q, item.padded, item.scratch.k + key, item.head_dim, s + key,
+                                   ahead);
           ahead = {};
         } else {
-          ScoreBlock<kCount, false>(q, stride, item.scratch.k + key, depth, s + key, ahead);
+          ScoreBlock<kCount, false>(q, item.padded, item.scratch.k + key, item.head_dim, s + key,
+                                    ahead);
         }
       }
     });
   }
 
   template <int kCount, bool kAhead>
-  static void ScoreBlock(const float* q, int q_stride, const float* k, int depth, float* s,
+  static void ScoreBlock(const float* q, int q_stride, const float* k, int head_dim, float* s,
                          Ahead ahead) {
     F sum[kCount][kVectors];
 #pragma GCC unroll 8
@@ -438,9 +429,9 @@ class AttentionLoop {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Zero();
     }
-    for (int d = 0; d < depth; ++d) {
+    for (int d = 0; d < head_dim; ++d) {
       if constexpr (kAhead) {
-        for (int key = d; key < kTile; key += depth) Fetch(ahead, key);
+        for (int key = d; key < kTile; key += head_dim) Fetch(ahead, key);
       }
       F key[kVectors];
 #pragma GCC unroll 8
@@ -450,7 +441,7 @@ class AttentionLoop {
       for (int r = 0; r < kCount; ++r) {
         const F query = Simd::Set(q[r * q_stride + d]);
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Product(query, key[v], sum[r][v]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Fma(query, key[v], sum[r][v]);
       }
     }
 #pragma GCC unroll 8
@@ -493,7 +484,8 @@ class AttentionLoop {
     item.scratch.alpha[local] = alpha;
   }
 
-  // Base-2 logits of one row to weights 2^(x - m); the running sum is brought up to date.
+  // Base-2 logits of one row to weights 2^(x - m); the running sum, of weights as they are used, is
+  // brought up to date.
   static void Weights(const Item& item, int local) {
     float* s = item.scratch.s + int64_t{local} * kTile;
     const float top = item.scratch.m[local];
@@ -504,7 +496,7 @@ class AttentionLoop {
       x[v] = Simd::Exp2(Simd::Sub(Simd::Load(s + v * kLanes), shift));
     }
 #pragma GCC unroll 16
-    for (int v = 0; v < kTileVectors; ++v) StorePacked(s, v * kLanes, x[v]);
+    for (int v = 0; v < kTileVectors; ++v) x[v] = Simd::StoreWeights(s, v * kLanes, x[v]);
     // The sum is kept in kAttentionLanes lanes whatever the vector's width.
     float* l = item.scratch.l + int64_t{local} * kAttentionLanes;
     constexpr int kFold = kAttentionLanes / kLanes;
