@@ -248,6 +248,10 @@ Status CheckOptions(const DecoderOptions& options) {
 StatusOr<std::unique_ptr<DecoderRunner>> MakeRunner(WeightSource& source,
                                                     const DecoderOptions& options, KvPool& pool) {
   const ModelConfig& config = source.config();
+  // Where matrix products are in bfloat16, attention's products of weights and values are too.
+  const auto precision = options.matmul_precision == MatmulPrecision::kBFloat16
+                             ? CpuAttentionPrecision::kBFloat16
+                             : CpuAttentionPrecision::kFloat32;
   auto threads = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(
       std::unique_ptr<CpuAttentionBackend> attention,
@@ -255,7 +259,8 @@ StatusOr<std::unique_ptr<DecoderRunner>> MakeRunner(WeightSource& source,
                                   {.max_num_seqs = options.max_num_seqs,
                                    .max_num_batched_tokens = options.max_num_batched_tokens,
                                    .max_model_len = options.max_model_len,
-                                   .num_splits = options.num_splits},
+                                   .num_splits = options.num_splits,
+                                   .precision = precision},
                                   pool, *threads));
   ASSIGN_OR_RETURN(DecoderWeights weights,
                    LoadWeights(source, options.matmul_precision, options.check_weights));
