@@ -27,6 +27,7 @@ struct Batch {
 struct Planned {
   std::vector<DecodeSpan> items, cuts;
   int64_t num_slots;
+  int32_t max_splits;
   DecodePlanBounds bounds;
 };
 
@@ -56,6 +57,7 @@ Planned Plan(const DecodePlanParams& params) {
   out.items.assign(plan.items.begin(), plan.items.end());
   out.cuts.assign(plan.cuts.begin(), plan.cuts.end());
   out.num_slots = plan.num_slots;
+  out.max_splits = plan.max_splits;
   return out;
 }
 
@@ -81,6 +83,12 @@ void ExpectExactCover(const DecodePlanParams& params, const Planned& plan) {
   for (const DecodeSpan& cut : plan.cuts) {
     rows_written += int64_t{cut.head_end - cut.head_begin} * (cut.row_end - cut.row_begin);
   }
+  std::map<std::array<int32_t, 3>, int32_t> pieces;  // of (seq, head, row)
+  int32_t max_splits = 1;
+  for (const DecodeSpan& item : plan.items) {
+    max_splits = std::max(max_splits, ++pieces[{item.seq, item.head_begin, item.row_begin}]);
+  }
+  EXPECT_EQ(plan.max_splits, max_splits);
   EXPECT_EQ(rows_written, int64_t{params.cu_seqlens_q.back()} * params.group * params.num_kv_heads);
   EXPECT_TRUE(std::all_of(written.begin(), written.end(), [](int n) { return n == 1; }));
   int64_t expected = 0;
