@@ -141,7 +141,7 @@ class Scheduler {
   bool ReserveShare(Sequence& sequence, Room& room);
   bool AdmitFresh(Sequence& sequence, Room& room);
   PrefixMatch FindPrefix(const Sequence& sequence) const;
-  void TakeSlot(Sequence& sequence, TimePoint now);
+  void TakeSlot(Sequence& sequence, bool forked, TimePoint now);
   // Preempts until a slot and so many blocks are there; false, and nobody preempted, when that
   // cannot be.
   bool MakeRoom(Room& room, int32_t num_blocks, int32_t headroom);

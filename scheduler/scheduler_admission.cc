@@ -118,6 +118,7 @@ int32_t Scheduler::RemainingBlocks(const Sequence& sequence) const {
 // Blocks that stay available besides the candidate's own: some growth for everybody it cannot
 // preempt. The more often it was preempted, the more; after max_preemptions all they may ever need.
 // The same holds for newcomers while such a sequence runs, so it is not preempted by equals again.
+// Paused ones give way: they do not count.
 int32_t Scheduler::Headroom(const Sequence& sequence) const {
   const int32_t priority = sequence.group->params.priority;
   bool all = sequence.num_preemptions >= config_.max_preemptions;
@@ -132,8 +133,8 @@ int32_t Scheduler::Headroom(const Sequence& sequence) const {
                          : std::min(growth, kv_cache_.BlocksFor(sequence.max_kv_tokens()) - known);
   if (sequence.group->params.guaranteed && !all) return 0;
   for (const Sequence* other : running_) {
-    if (other->group->params.guaranteed || other->rank_priority < priority) continue;
-    if (other->paused && !all) continue;
+    if (other->group->params.guaranteed || other->paused) continue;
+    if (other->rank_priority < priority) continue;
     headroom += std::min(growth, RemainingBlocks(*other));
   }
   return static_cast<int32_t>(std::min<int64_t>(headroom, kv_cache_.num_blocks()));
@@ -163,7 +164,7 @@ bool Scheduler::TryAdmit(Sequence& sequence, bool victims_only, TimePoint now) {
     admitted = sequence.group->params.guaranteed ? AdmitReserved(sequence, room)
                                                  : AdmitFresh(sequence, room);
   }
-  if (admitted) TakeSlot(sequence, now);
+  if (admitted) TakeSlot(sequence, /*forked=*/source != nullptr, now);
   return admitted;
 }
 
@@ -281,7 +282,7 @@ bool Scheduler::AdmitFresh(Sequence& sequence, Room& room) {
   return true;
 }
 
-void Scheduler::TakeSlot(Sequence& sequence, TimePoint now) {
+void Scheduler::TakeSlot(Sequence& sequence, bool forked, TimePoint now) {
   sequence.rank_priority = RankPriority(sequence, now);
   waiting_.Erase(sequence);
   sequence.waited += now - sequence.queued_since;
@@ -290,7 +291,7 @@ void Scheduler::TakeSlot(Sequence& sequence, TimePoint now) {
   running_.push_back(&sequence);
   sequence.last_blocks_needed = 0;
   SequenceGroup& group = *sequence.group;
-  if (!std::exchange(sequence.admitted_before, true) && sequence.index == 0) {
+  if (!std::exchange(sequence.admitted_before, true) && sequence.index == 0 && !forked) {
     sequence.num_cached_tokens = sequence.num_computed;
     if (!group.root.closed && !sequence.wants_prompt_logprobs()) {
       kv_cache_.RecordQuery(sequence.num_prompt_tokens(), sequence.num_cached_tokens);
