@@ -187,11 +187,9 @@ inline __attribute__((always_inline)) void PrefetchOutputs(const TilePair& pair,
 }
 
 bool HasDirectKernel(const TilePair& pair, int64_t num_rows) {
-  const MatmulKernels& kernels = pair.tile[0].w->kernels();
-  if (num_rows > kernels.max_direct_rows) return false;
   for (int i = 0; i < pair.count; ++i) {
     const PackedTiles& w = *pair.tile[i].w;
-    if (!kernels.has_direct(w.format(), w.arithmetic())) return false;
+    if (!w.kernels().has_direct(w.format(), w.arithmetic(), num_rows)) return false;
   }
   return true;
 }
@@ -203,7 +201,7 @@ void RunPairDirect(const TilePair& pair, const Operand& operand, GroupRange grou
     PrefetchOutputs(pair, operand, g);
     for (int i = 0; i < pair.count; ++i) {
       const PackedTiles& w = *pair.tile[i].w;
-      w.kernels().multiply_direct(w.format(), w.Units(pair.tile[i].tile, 0),
+      w.kernels().multiply_direct(w.format(), w.arithmetic(), w.Units(pair.tile[i].tile, 0),
                                   static_cast<int>(w.num_blocks()), operand.Group(g, 0),
                                   scratch.acc[i]);
     }

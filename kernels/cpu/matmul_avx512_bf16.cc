@@ -13,9 +13,6 @@ namespace longspan {
 namespace {
 
 constexpr int kGroupRows = 8;  // times two panels: 16 sums in registers
-// Decoding a tile again for every group costs two shuffles beside eight dot products, on other
-// units; a panel saves nothing, so that tiles with a direct kernel use it for any number of rows.
-constexpr int64_t kMaxDirectRows = INT64_MAX;
 constexpr int kMaxRowsByTable = 3;
 constexpr int kPairs = kBlockCols / 2;
 
@@ -159,7 +156,9 @@ void DecodeBFloat16Panel(const uint8_t* units, const WeightPanel& panel) {
 
 void DecodeTile(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
                 const WeightPanel& panel) {
-  if (arithmetic != MatmulArithmetic::kCodesBFloat16) return DecodeFloatTile(format, units, panel);
+  if (arithmetic != MatmulArithmetic::kCodesBFloat16) {
+    return DecodeFloatTile(format, arithmetic, units, panel);
+  }
   switch (format) {
     case WeightFormat::kQ4_0:
       return DecodeBFloat16Panel<WeightFormat::kQ4_0>(units, panel);
@@ -349,12 +348,20 @@ void DirectRows(const uint8_t* units, int num_blocks, const ActivationGroup& gro
   }
 }
 
-bool HasDirect(WeightFormat format, MatmulArithmetic arithmetic) {
-  return arithmetic == MatmulArithmetic::kCodesBFloat16 && TileUnitBytes(format) != 0;
+// Decoding a tile again for every group costs two shuffles beside eight dot products, mostly on
+// other units, so that panels save nothing at any number of rows.
+bool HasDirect(WeightFormat format, MatmulArithmetic arithmetic, int64_t num_rows) {
+  if (arithmetic != MatmulArithmetic::kCodesBFloat16) {
+    return HasDirectFloat(format, arithmetic, num_rows);
+  }
+  return TileUnitBytes(format) != 0;
 }
 
-void MultiplyDirect(WeightFormat format, const uint8_t* units, int num_blocks,
-                    const ActivationGroup& group, float* acc) {
+void MultiplyDirect(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
+                    int num_blocks, const ActivationGroup& group, float* acc) {
+  if (arithmetic != MatmulArithmetic::kCodesBFloat16) {
+    return MultiplyDirectFloat(format, arithmetic, units, num_blocks, group, acc);
+  }
   switch (format) {
     case WeightFormat::kQ4_0:
       return DirectRows<WeightFormat::kQ4_0>(units, num_blocks, group, acc);
@@ -447,7 +454,6 @@ const MatmulKernels kMatmulAvx512BFloat16 = {
     .multiply = Multiply,
     .has_direct = HasDirect,
     .multiply_direct = MultiplyDirect,
-    .max_direct_rows = kMaxDirectRows,
     .finish = Finish,
 };
 

@@ -14,78 +14,113 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kFloatGroupRows = 8;
 constexpr int kFloatPanels = 2;
+constexpr int kMaxDirectFloatRows = 4;
 #elif defined(__AVX2__)
 constexpr int kFloatGroupRows = 6;
 constexpr int kFloatPanels = 1;
+constexpr int kMaxDirectFloatRows = 4;
 #else
 constexpr int kFloatGroupRows = 2;
 constexpr int kFloatPanels = 1;
+constexpr int kMaxDirectFloatRows = 2;
 #endif
 
-// ---- Decoding of the tile layout into float panels ----
+// ---- Decoding of the tile layout ----
 
-// Four 64-byte chunks: nibble 2j of a lane's word is column 8c + 2j... see weight_tiles.h.
-LONGSPAN_LANES void DecodeNibbleTile(const uint8_t* unit, float offset, float* codes) {
-  const Floats shift = Broadcast(-offset);
-  for (int chunk = 0; chunk < 4; ++chunk) {
-    const Uints words = LoadUints(unit + 64 * chunk);
-    for (int j = 0; j < 4; ++j) {
-      float* out = codes + (8 * chunk + 2 * j) * kTileRows;
-      Store(out, Add(SignedToFloat(And(ShiftRight(words, 4 * j), 15), 0), shift));
-      Store(out + kTileRows, Add(SignedToFloat(And(ShiftRight(words, 16 + 4 * j), 15), 0), shift));
+constexpr bool HasScales(WeightFormat format) {
+  return format == WeightFormat::kQ4_0 || format == WeightFormat::kQ4_1 ||
+         format == WeightFormat::kQ8_0;
+}
+
+// Column k of a unit, all lanes, as codes or (formats without scales) values. See weight_tiles.h; k
+// is a constant after unrolling, so that the columns of one 64-byte chunk share its load.
+template <WeightFormat kFormat>
+LONGSPAN_LANES Floats Column(const uint8_t* unit, int k) {
+  if constexpr (kFormat == WeightFormat::kQ4_0 || kFormat == WeightFormat::kQ4_1) {
+    const Uints words = LoadUints(unit + 64 * (k / 8));
+    const int shift = 4 * (k % 8 / 2) + 16 * (k % 2);
+    const Floats code = SignedToFloat(And(ShiftRight(words, shift), 15), 0);
+    return kFormat == WeightFormat::kQ4_1 ? code : Add(code, Broadcast(-8.0f));
+  } else if constexpr (kFormat == WeightFormat::kQ8_0) {
+    return SignedToFloat(ShiftLeft(LoadUints(unit + 64 * (k / 4)), 24 - 8 * (k % 4)), 24);
+  } else if constexpr (kFormat == WeightFormat::kBF16) {
+    const Uints words = LoadUints(unit + 64 * (k / 2));
+    return AsFloats(k % 2 == 0 ? ShiftLeft(words, 16) : And(words, 0xffff0000u));
+  } else if constexpr (kFormat == WeightFormat::kF16) {
+    return LoadHalves(unit + 2 * k * kTileRows);
+  } else {
+    return Load(reinterpret_cast<const float*>(unit) + k * kTileRows);
+  }
+}
+
+struct UnitScales {
+  Floats scale;
+  Floats min;
+};
+
+template <WeightFormat kFormat>
+LONGSPAN_LANES UnitScales LoadScales(const uint8_t* unit) {
+  const uint8_t* scales = unit + TileScaleOffset(kFormat);
+  UnitScales s = {Broadcast(1.0f), Broadcast(0.0f)};
+  if constexpr (HasScales(kFormat)) s.scale = LoadHalves(scales);
+  if constexpr (kFormat == WeightFormat::kQ4_1) s.min = LoadHalves(scales + 32);
+  return s;
+}
+
+// The weights' values, rounded after the product and after the sum as DequantizeRow rounds.
+template <WeightFormat kFormat>
+LONGSPAN_LANES Floats Dequantised(const Floats& code, const UnitScales& s) {
+  if constexpr (!HasScales(kFormat)) return code;
+  const Floats product = Mul(code, s.scale);
+  if constexpr (kFormat == WeightFormat::kQ4_1) return Add(product, s.min);
+  return product;
+}
+
+template <WeightFormat kFormat, bool kDequantise>
+void DecodeFloatPanel(const uint8_t* unit, const WeightPanel& panel) {
+  auto* codes = static_cast<float*>(panel.codes);
+  for (int b = 0; b < panel.num_blocks; ++b, unit += TileUnitBytes(kFormat)) {
+    const UnitScales s = LoadScales<kFormat>(unit);
+#pragma GCC unroll 32
+    for (int k = 0; k < kBlockCols; ++k, codes += kTileRows) {
+      const Floats code = Column<kFormat>(unit, k);
+      Store(codes, kDequantise ? Dequantised<kFormat>(code, s) : code);
+    }
+    if constexpr (!kDequantise && HasScales(kFormat)) {
+      Store(panel.scale + b * kTileRows, s.scale);
+      if (panel.min != nullptr) Store(panel.min + b * kTileRows, s.min);
     }
   }
 }
 
-LONGSPAN_LANES void DecodeByteTile(const uint8_t* unit, float* codes) {
-  for (int chunk = 0; chunk < 8; ++chunk) {
-    const Uints words = LoadUints(unit + 64 * chunk);
-    for (int j = 0; j < 4; ++j) {
-      Store(codes + (4 * chunk + j) * kTileRows, SignedToFloat(ShiftLeft(words, 24 - 8 * j), 24));
-    }
+// Calls f.operator()<format>() for a format with a tile layout.
+template <typename F>
+LONGSPAN_LANES void WithTileFormat(WeightFormat format, F f) {
+  switch (format) {
+    case WeightFormat::kQ4_0:
+      return f.template operator()<WeightFormat::kQ4_0>();
+    case WeightFormat::kQ4_1:
+      return f.template operator()<WeightFormat::kQ4_1>();
+    case WeightFormat::kQ8_0:
+      return f.template operator()<WeightFormat::kQ8_0>();
+    case WeightFormat::kBF16:
+      return f.template operator()<WeightFormat::kBF16>();
+    case WeightFormat::kF16:
+      return f.template operator()<WeightFormat::kF16>();
+    default:
+      return f.template operator()<WeightFormat::kF32>();
   }
 }
 
-LONGSPAN_LANES void DecodeBFloat16Tile(const uint8_t* unit, float* codes) {
-  for (int pair = 0; pair < 16; ++pair) {
-    const Uints words = LoadUints(unit + 64 * pair);
-    Store(codes + 2 * pair * kTileRows, AsFloats(ShiftLeft(words, 16)));
-    Store(codes + (2 * pair + 1) * kTileRows, AsFloats(And(words, 0xffff0000u)));
-  }
-}
-
-LONGSPAN_LANES void DecodeFloatTile(WeightFormat format, const uint8_t* units,
-                                    const WeightPanel& panel) {
-  const int unit_bytes = TileUnitBytes(format);
-  for (int b = 0; b < panel.num_blocks; ++b) {
-    const uint8_t* unit = units + static_cast<int64_t>(b) * unit_bytes;
-    float* codes = static_cast<float*>(panel.codes) + b * kBlockCols * kTileRows;
-    switch (format) {
-      case WeightFormat::kQ4_0:
-        DecodeNibbleTile(unit, 8.0f, codes);
-        break;
-      case WeightFormat::kQ4_1:
-        DecodeNibbleTile(unit, 0.0f, codes);
-        break;
-      case WeightFormat::kQ8_0:
-        DecodeByteTile(unit, codes);
-        break;
-      case WeightFormat::kBF16:
-        DecodeBFloat16Tile(unit, codes);
-        break;
-      case WeightFormat::kF16:
-        for (int k = 0; k < kBlockCols; ++k) {
-          Store(codes + k * kTileRows, LoadHalves(unit + 2 * k * kTileRows));
-        }
-        break;
-      default:  // kF32: no other format has this layout
-        __builtin_memcpy(codes, unit, sizeof(float) * kBlockCols * kTileRows);
-        break;
+inline void DecodeFloatTile(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
+                            const WeightPanel& panel) {
+  WithTileFormat(format, [&]<WeightFormat kFormat>() {
+    if (arithmetic == MatmulArithmetic::kDequantised) {
+      DecodeFloatPanel<kFormat, true>(units, panel);
+    } else {
+      DecodeFloatPanel<kFormat, false>(units, panel);
     }
-    const uint8_t* scales = unit + TileScaleOffset(format);
-    if (panel.scale != nullptr) Store(panel.scale + b * kTileRows, LoadHalves(scales));
-    if (panel.min != nullptr) Store(panel.min + b * kTileRows, LoadHalves(scales + 32));
-  }
+  });
 }
 
 void FoldScales(const WeightPanel& panel) {
@@ -174,6 +209,74 @@ void MultiplyFloat(const WeightPanel* panels, int num_panels, const ActivationGr
       MultiplyFloatPanels<kRows, 1>(panels + t, group, acc + t * acc_stride, acc_stride);
     }
   }
+}
+
+// ---- Few rows: straight from the tile ----
+
+template <WeightFormat kFormat, bool kDequantise, int kRows>
+void DirectFloatTile(const uint8_t* unit, int num_blocks, const ActivationGroup& group,
+                     float* acc) {
+  const auto* x = static_cast<const float*>(group.data);
+  const float* sums = group.sums;
+  Floats total[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) total[r] = Broadcast(0.0f);
+  for (int b = 0; b < num_blocks; ++b, unit += TileUnitBytes(kFormat)) {
+    const UnitScales s = LoadScales<kFormat>(unit);
+    Floats sum[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) sum[r] = Broadcast(0.0f);
+#pragma GCC unroll 32
+    for (int k = 0; k < kBlockCols; ++k) {
+      const Floats code = Column<kFormat>(unit, k);
+      const Floats w = kDequantise ? Dequantised<kFormat>(code, s) : code;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) sum[r] = MulAdd(w, Broadcast(x[k * kRows + r]), sum[r]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kDequantise || !HasScales(kFormat)) {
+        total[r] = Add(total[r], sum[r]);
+      } else {
+        total[r] = MulAdd(s.scale, sum[r], total[r]);
+      }
+      if constexpr (!kDequantise && kFormat == WeightFormat::kQ4_1) {
+        total[r] = MulAdd(s.min, Broadcast(sums[r]), total[r]);
+      }
+    }
+    x += kBlockCols * kRows;
+    sums += kRows;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) Store(acc + r * kTileRows, total[r]);
+}
+
+template <WeightFormat kFormat, bool kDequantise, int kRows = kMaxDirectFloatRows>
+void DirectFloatRows(const uint8_t* units, int num_blocks, const ActivationGroup& group,
+                     float* acc) {
+  if constexpr (kRows > 0) {
+    if (group.num_rows == kRows) {
+      DirectFloatTile<kFormat, kDequantise, kRows>(units, num_blocks, group, acc);
+    } else {
+      DirectFloatRows<kFormat, kDequantise, kRows - 1>(units, num_blocks, group, acc);
+    }
+  }
+}
+
+inline bool HasDirectFloat(WeightFormat format, MatmulArithmetic, int64_t num_rows) {
+  return TileUnitBytes(format) != 0 && num_rows <= kMaxDirectFloatRows;
+}
+
+inline void MultiplyDirectFloat(WeightFormat format, MatmulArithmetic arithmetic,
+                                const uint8_t* units, int num_blocks, const ActivationGroup& group,
+                                float* acc) {
+  WithTileFormat(format, [&]<WeightFormat kFormat>() {
+    if (arithmetic == MatmulArithmetic::kDequantised) {
+      DirectFloatRows<kFormat, true>(units, num_blocks, group, acc);
+    } else {
+      DirectFloatRows<kFormat, false>(units, num_blocks, group, acc);
+    }
+  });
 }
 
 // ---- Activations ----

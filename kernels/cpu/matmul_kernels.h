@@ -83,12 +83,11 @@ struct MatmulKernels {
   // acc_stride floats after acc[0].
   void (*multiply)(const WeightPanel* panels, int num_panels, MatmulArithmetic arithmetic,
                    const ActivationGroup& group, float* acc, int64_t acc_stride);
-  // acc[num_rows][16] = tile * group straight from the tile layout; only where has_direct says so,
-  // and not above max_direct_rows: there, decoding a panel once for all groups is cheaper.
-  bool (*has_direct)(WeightFormat format, MatmulArithmetic arithmetic);
-  void (*multiply_direct)(WeightFormat format, const uint8_t* units, int num_blocks,
-                          const ActivationGroup& group, float* acc);
-  int64_t max_direct_rows;
+  // acc[num_rows][16] = tile * group straight from the tile layout, decoding again for every group;
+  // where has_direct says that this beats panels for so many rows in all.
+  bool (*has_direct)(WeightFormat format, MatmulArithmetic arithmetic, int64_t num_rows);
+  void (*multiply_direct)(WeightFormat format, MatmulArithmetic arithmetic, const uint8_t* units,
+                          int num_blocks, const ActivationGroup& group, float* acc);
   void (*finish)(const FinishParams& params);
 };
 

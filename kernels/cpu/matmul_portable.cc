@@ -4,11 +4,6 @@
 namespace longspan {
 namespace {
 
-void DecodeTile(WeightFormat format, MatmulArithmetic, const uint8_t* units,
-                const WeightPanel& panel) {
-  DecodeFloatTile(format, units, panel);
-}
-
 void Multiply(const WeightPanel* panels, int num_panels, MatmulArithmetic,
               const ActivationGroup& group, float* acc, int64_t acc_stride) {
   MultiplyFloat(panels, num_panels, group, acc, acc_stride);
@@ -22,12 +17,11 @@ const MatmulKernels kMatmulPortable = {
     .float_group_rows = kFloatGroupRows,
     .bfloat16_group_rows = 0,
     .convert_group = ConvertGroupFloat,
-    .decode_tile = DecodeTile,
+    .decode_tile = DecodeFloatTile,
     .fold_scales = FoldScales,
     .multiply = Multiply,
-    .has_direct = nullptr,
-    .multiply_direct = nullptr,
-    .max_direct_rows = 0,
+    .has_direct = HasDirectFloat,
+    .multiply_direct = MultiplyDirectFloat,
     .finish = Finish,
 };
 

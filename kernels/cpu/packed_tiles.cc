@@ -105,14 +105,12 @@ void PackedTiles::CopyTile(const uint8_t* data, int64_t tile) {
 }
 
 void PackedTiles::DecodePanel(int64_t tile, int64_t block, const WeightPanel& panel) const {
-  if (TileUnitBytes(format_) == 0) {
-    DecodeGgufRows(tile, block, panel);
-  } else {
+  if (TileUnitBytes(format_) != 0) {
     kernels_.decode_tile(format_, arithmetic_, Units(tile, block), panel);
+    return;
   }
-  if (arithmetic_ == MatmulArithmetic::kDequantised && panel.scale != nullptr) {
-    kernels_.fold_scales(panel);
-  }
+  DecodeGgufRows(tile, block, panel);
+  if (arithmetic_ == MatmulArithmetic::kDequantised) kernels_.fold_scales(panel);
 }
 
 void PackedTiles::DecodeGgufRows(int64_t tile, int64_t block, const WeightPanel& panel) const {
