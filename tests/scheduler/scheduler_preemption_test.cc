@@ -73,7 +73,7 @@ TEST_P(SchedulerPreemption, ANewcomerLeavesRoomForTheNextBlocksOfThoseThatRun) {
   SchedulerHarness harness(Config(16));
   for (int i = 0; i < 2; ++i) harness.Submit(Request(Prompt(16, 50 * i), 8));  // at a block border
   harness.Step();
-  const SeqId newcomer = harness.Submit(Request(Prompt(31, 200), 8));  // the eight blocks left
+  const SeqId newcomer = harness.Submit(Request(Prompt(31, 200), 1));  // the eight blocks left
   harness.Step();
   EXPECT_FALSE(harness.outcome(newcomer).started);
   harness.RunUntilIdle();
@@ -101,9 +101,10 @@ TEST_P(SchedulerPreemption, AtEveryLengthTheTokensStayTheSame) {
   }
 }
 
-TEST_P(SchedulerPreemption, ManyRandomLengthsStayUnderThreePreemptions) {
+TEST_P(SchedulerPreemption, EqualsPreemptEachOtherNoMoreOftenThanAllowed) {
   for (int seed = 0; seed < 20; ++seed) {
     HarnessConfig config = Config(40);
+    config.scheduler.max_preemptions = seed % 2 == 0 ? 1 : 3;
     config.scheduler.max_num_seqs = 12;
     SchedulerHarness harness(config);
     std::vector<SeqId> ids;
@@ -118,7 +119,8 @@ TEST_P(SchedulerPreemption, ManyRandomLengthsStayUnderThreePreemptions) {
     harness.RunUntilIdle();
     for (const SeqId id : ids) {
       EXPECT_EQ(harness.outcome(id).tokens, harness.ExpectedTokens(id));
-      EXPECT_LE(harness.outcome(id).num_preemptions, 3) << "seed " << seed;
+      EXPECT_LE(harness.outcome(id).num_preemptions, config.scheduler.max_preemptions)
+          << "seed " << seed;
     }
     EXPECT_EQ(harness.outcome(ids[0]).num_preemptions, 0);
   }
