@@ -347,6 +347,8 @@ void Engine::DeliverEvent(SequenceEvent& event, TimePoint now) {
     }
     track.last_token = now;
     track.stream->AddPending(1);
+  } else if (event.kind == SequenceEvent::Kind::kPromptLogprobs) {
+    track.stream->AddPending(static_cast<int64_t>(event.logprobs.size()));
   }
   const bool last = event.kind == SequenceEvent::Kind::kFinished;
   outgoing_.push_back(StreamEvent{track.stream, std::move(event), now, std::nullopt});
@@ -355,7 +357,10 @@ void Engine::DeliverEvent(SequenceEvent& event, TimePoint now) {
 
 void Engine::PauseSlowReaders(TimePoint now) {
   for (const SequenceEvent& event : events_) {
-    if (event.kind != SequenceEvent::Kind::kTokens) continue;
+    if (event.kind != SequenceEvent::Kind::kTokens &&
+        event.kind != SequenceEvent::Kind::kPromptLogprobs) {
+      continue;
+    }
     const auto it = tracks_.find(event.id);
     if (it == tracks_.end() || !it->second.stream->PauseIfBehind()) continue;
     for (int32_t i = 0; i < it->second.n; ++i) scheduler_.Pause(Next(it->second.first, i), now);

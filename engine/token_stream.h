@@ -26,7 +26,8 @@ class TokenStream {
   explicit TokenStream(int64_t max_pending_tokens) : max_pending_tokens_(max_pending_tokens) {}
   virtual ~TokenStream() = default;
 
-  // Engine thread: tokens handed to the outbox. Output side: tokens whose write has completed.
+  // Engine thread: tokens handed to the outbox, sampled ones and the prompt's with
+  // log-probabilities. Output side: tokens whose write has completed.
   void AddPending(int64_t tokens) { pending_tokens_.fetch_add(tokens, std::memory_order_relaxed); }
   // Returns true when this delivery brings a paused reader below half of its bound: the caller then
   // tells the engine (Engine::ReaderCaughtUp).

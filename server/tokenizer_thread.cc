@@ -1,8 +1,18 @@
 #include "server/tokenizer_thread.h"
 
+#include <malloc.h>
+
 #include <utility>
 
 namespace longspan {
+namespace {
+
+// After so many bytes of work, and nothing more to do, freed memory goes back to the system: a
+// flood of large prompts leaves its buffers scattered over the allocator's arenas, which would keep
+// them for good.
+constexpr int64_t kTrimAfterBytes = 8 * 1024 * 1024;
+
+}  // namespace
 
 TokenizerThread::TokenizerThread(int32_t max_jobs, int64_t max_bytes)
     : max_jobs_(max_jobs), max_bytes_(max_bytes), thread_([this] { Loop(); }) {}
@@ -32,6 +42,7 @@ void TokenizerThread::Stop() {
 }
 
 void TokenizerThread::Loop() {
+  int64_t bytes_since_trim = 0;
   std::unique_lock lock(mutex_);
   while (true) {
     ready_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
@@ -42,8 +53,15 @@ void TokenizerThread::Loop() {
     lock.unlock();
     entry.job(stopping);
     entry.job = nullptr;  // what it holds is freed before its bytes are
+    bytes_since_trim += entry.bytes;
     lock.lock();
     bytes_ -= entry.bytes;
+    if (jobs_.empty() && bytes_since_trim >= kTrimAfterBytes) {
+      bytes_since_trim = 0;
+      lock.unlock();
+      ::malloc_trim(0);
+      lock.lock();
+    }
   }
 }
 
