@@ -295,6 +295,14 @@ class Server:
         """The same request without the prefix cache; the caller sees to it that nothing else runs."""
         return self.generate(prompt, max_tokens, prefix_cache=inference_pb2.PREFIX_CACHE_POLICY_BYPASS, **fields)
 
+    def start_together(self, messages):
+        """After --start-paused: all of them wait before the first step runs. Once per server."""
+        jobs = [Job(self, message) for message in messages]
+        count = sum(message.n if message.HasField("n") else 1 for message in messages)
+        wait_until(lambda: self.load().waiting_requests == count, "all wait")
+        self.resume()
+        return jobs
+
     # ---- Looking inside
 
     def load(self):

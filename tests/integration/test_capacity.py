@@ -13,10 +13,12 @@ P = lambda n: list(range(1, n + 1))  # noqa: E731
 
 def test_Fault_S1_KvExhausted(launch, toy):
     prompts = [[50 * i + j for j in range(30)] for i in range(6)]
-    with launch(toy, step_delay_ms=2) as server:
+    with launch(toy) as server:
         server.remember_canary()
-        alone = [server.alone(p, 40).ids() for p in prompts]
-        jobs = [server.start(p, 40) for p in prompts]
+        canary, alone = server.canary, [server.alone(p, 40).ids() for p in prompts]
+    with launch(toy, start_paused=True) as server:
+        server.canary = canary
+        jobs = server.start_together([request(p, 40) for p in prompts])
         assert [job.result().ids() for job in jobs] == alone
         assert server.metric("longspan_preemptions_total") >= 1
         server.check_health()

@@ -31,14 +31,15 @@ def test_Fault_C1_CancelWhileQueued(launch, toy):
         long_ones = [server.start([i + 1], 250) for i in range(8)]
         for job in long_ones:
             job.wait_started()
-        before = server.metric("longspan_prefix_cache_queries_total")
+        looks = "longspan_prefix_cache_queries_total"  # published at the end of a step: after Started
+        wait_until(lambda: server.metric(looks) == len(long_ones), "the steps of all eight")
         queued = server.start([99] * 10, 20)
         wait_until(lambda: queued.answer.queued or not queued.is_alive(), "the queue notice")
         queued.call.cancel()
         assert queued.result().code == CODE.CANCELLED
         assert queued.answer.started is None, "never scheduled"
         wait_until(lambda: server.load().waiting_requests == 0, "it is gone")
-        assert server.metric("longspan_prefix_cache_queries_total") == before, "no look at the cache"
+        assert server.metric(looks) == len(long_ones), "no look at the cache"
         for job in long_ones:
             job.call.cancel()
         server.check_health()
@@ -184,6 +185,19 @@ def test_Fault_C13_MessageSizes(server):
     assert raw_generate(channel, fits.SerializeToString()) == CODE.INVALID_ARGUMENT
     assert raw_generate(channel, over.SerializeToString()) == CODE.RESOURCE_EXHAUSTED
     channel.close()
+
+
+def test_Fault_C14_CompressedBomb(server):
+    """A message that is small on the wire and large behind gzip."""
+    before = server.rss()
+    bomb = inference_pb2.GenerateRequest(cache_salt=bytes(65 * 1024 * 1024))
+    channel = server.new_channel(("grpc.max_send_message_length", -1))
+    call = channel.unary_stream(GENERATE)(
+        bomb.SerializeToString(), timeout=60, compression=grpc.Compression.Gzip
+    )
+    assert drain(call).code in (CODE.RESOURCE_EXHAUSTED, CODE.UNIMPLEMENTED)
+    channel.close()
+    wait_until(lambda: server.rss() - before < 32 * 1024 * 1024, "memory comes back", 20)
 
 
 def test_Fault_C15_MutatedMessages(server):
