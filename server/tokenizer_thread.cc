@@ -2,15 +2,17 @@
 
 #include <malloc.h>
 
+#include <chrono>
 #include <utility>
 
 namespace longspan {
 namespace {
 
-// After so many bytes of work, and nothing more to do, freed memory goes back to the system: a
-// flood of large prompts leaves its buffers scattered over the allocator's arenas, which would keep
-// them for good.
+// After so many bytes of work and then quiet, freed memory goes back to the system: a flood of
+// large prompts leaves its buffers (gRPC's too) scattered over the allocator's arenas, which would
+// keep them for good.
 constexpr int64_t kTrimAfterBytes = 8 * 1024 * 1024;
+constexpr auto kTrimAfterQuiet = std::chrono::milliseconds(300);
 
 }  // namespace
 
@@ -43,9 +45,16 @@ void TokenizerThread::Stop() {
 
 void TokenizerThread::Loop() {
   int64_t bytes_since_trim = 0;
+  const auto has_work = [this] { return stopping_ || !jobs_.empty(); };
   std::unique_lock lock(mutex_);
   while (true) {
-    ready_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (bytes_since_trim >= kTrimAfterBytes && !ready_.wait_for(lock, kTrimAfterQuiet, has_work)) {
+      bytes_since_trim = 0;
+      lock.unlock();
+      ::malloc_trim(0);
+      lock.lock();
+    }
+    ready_.wait(lock, has_work);
     if (jobs_.empty()) return;
     Entry entry = std::move(jobs_.front());
     jobs_.pop_front();
@@ -56,12 +65,6 @@ void TokenizerThread::Loop() {
     bytes_since_trim += entry.bytes;
     lock.lock();
     bytes_ -= entry.bytes;
-    if (jobs_.empty() && bytes_since_trim >= kTrimAfterBytes) {
-      bytes_since_trim = 0;
-      lock.unlock();
-      ::malloc_trim(0);
-      lock.lock();
-    }
   }
 }
 
