@@ -274,6 +274,8 @@ def measure(args, library, numpy, model_path, peers):
     try:
         idle = longspan.idle_cpu_percent()
         for name, kind, length, streams, must, goal in WORK:
+            if args.only and name not in args.only:
+                continue
             readings = {engine: [] for engine in engines}
             for round_index in range(args.rounds + 1):  # the first one warms up
                 # Decoding starts from the same prompts every round; they are prefilled in the first one only.
@@ -314,6 +316,7 @@ def main():
     parser.add_argument("--model", required=True, type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", metavar="WORK", help="one row of the table; may be repeated")
     parser.add_argument("--no-bf16", action="store_true", help="leave llama.cpp's bf16 form out")
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "docs/benchmarks/cpu.json")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/benchmarks/cpu.md")
