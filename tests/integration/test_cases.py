@@ -10,18 +10,22 @@ P = lambda n: list(range(1, n + 1))  # noqa: E731
 
 
 def test_Case_001_OneHitsTheCacheAndItsNeighbourDoesNot(launch, toy):
+    a, b = P(32) + [100], list(range(200, 241))
     with launch(toy) as server:
         server.remember_canary()
-        a, b = P(32) + [100], list(range(200, 241))
-        alone = [server.alone(a, 8).ids(), server.alone(b, 8).ids()]
+        canary, alone = server.canary, [server.alone(x, 8).ids() for x in (a, b)]
     with launch(toy, start_paused=True) as server:
-        server.resume()
-        server.remember_canary()
-        server.generate(P(32), 1)
-        jobs = [server.start(a, 8), server.start(b, 8)]
+        server.canary = canary
+        # The pause ends once, so the cache is warmed by the first of three: it takes the first steps.
+        warm, *jobs = server.start_together(
+            [request(P(32), 1, priority=9), request(a, 8), request(b, 8)]
+        )
+        assert warm.result().code == CODE.OK
         answers = [job.result() for job in jobs]
         assert [x.ids() for x in answers] == alone
-        assert [x.started.cached_tokens for x in answers] == [32, 0]
+        assert answers[1].started.cached_tokens == 0
+        again = server.generate(a, 8)
+        assert (again.ids(), again.started.cached_tokens) == (alone[0], 32)
         server.check_health()
 
 
@@ -101,10 +105,12 @@ def test_Case_009_PromptLogprobsAcrossChunks(launch, toy):
 
 def test_Case_010_RecomputeAfterPreemption(launch, toy):
     prompts = [[100 + i] + P(19) for i in range(4)]
-    with launch(toy, kv_blocks=24, step_delay_ms=1) as server:
+    with launch(toy, kv_blocks=24) as server:
         server.remember_canary()
-        alone = [server.alone(p, 30).ids() for p in prompts]
-        jobs = [server.start(p, 30) for p in prompts]
+        canary, alone = server.canary, [server.alone(p, 30).ids() for p in prompts]
+    with launch(toy, kv_blocks=24, start_paused=True) as server:
+        server.canary = canary
+        jobs = server.start_together([request(p, 30) for p in prompts])
         for job, expected in zip(jobs, alone):
             answer = job.result()
             assert answer.ids() == expected and len(expected) == 30
@@ -279,17 +285,16 @@ def test_Case_059_NobodyReads(launch, models):
         channel = server.new_channel(("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
         stub = inference_pb2_grpc.InferenceStub(channel)
         silent = [stub.Generate(request([i + 1], 2000)) for i in range(20)]
-        flood = [
-            stub.Generate(request(None, 1, text="a" * (1 << 20)), timeout=60) for _ in range(100)
-        ]
-        for call in flood:
-            drain(call)
+        prompt = request([5] * (1 << 20), 1).SerializeToString()
+        raw = server.channel.unary_stream("/longspan.v1.Inference/Generate")
+        flood = [raw(prompt, timeout=60) for _ in range(500)]
+        codes = {drain(call).code for call in flood}
+        assert codes <= {CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED}, codes
         assert len(server.generate([7], 20).ids()) == 20
         wait_until(server.is_idle, "stalled streams end, blocks come back")
-        grown = server.rss() - before
+        wait_until(lambda: server.rss() - before < 64 * 1024 * 1024, "memory comes back")
         channel.close()
         del silent
-        assert grown < 96 * 1024 * 1024, f"{grown >> 20} MiB"
         server.check_health()
 
 
