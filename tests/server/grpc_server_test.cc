@@ -26,6 +26,7 @@
 #include "longspan/v1/admin.grpc.pb.h"
 #include "longspan/v1/inference.grpc.pb.h"
 #include "tests/server/served_fake.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/temporary_folder.h"
 
 namespace longspan {
@@ -521,6 +522,32 @@ TEST_F(GrpcServerTest, ShutdownCutsWhatDoesNotEnd) {
   EXPECT_EQ(server_->num_open_requests(), 0);
   served_.reset();
   server_.reset();
+}
+
+TEST_F(GrpcServerTest, Fault_S6_DeadlinesFollowTheMonotonicClockAlone) {
+  FakeClock clock;  // our monotonic time moves by hand, the wall clock by itself
+  GrpcServerOptions options;
+  options.listen = "127.0.0.1:0";
+  auto server = GrpcServer::Start(options, ServerInfo(), clock, observer_, lifecycle_);
+  ASSERT_TRUE(server.ok());
+  ServedFake served(FakeModelOptions(), clock, (*server)->outbox());
+  (*server)->SetServing(served.fake.model, *served.engine);
+  auto stub = v1::Inference::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::hours(1));
+  auto reader = stub->Generate(&context, Request(1, 5));
+  while ((*server)->num_open_requests() == 0) std::this_thread::yield();
+  clock.Advance(std::chrono::hours(2));
+  served.engine->Start();
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(observer_.outcome(RequestOutcome::kDeadline), 1);
+  EXPECT_GE(observer_.counts().smallest_seconds, 0.0);
+  served.engine->Stop();
+  (*server)->Shutdown(kPatience);
 }
 
 TEST_F(GrpcServerTest, EveryRpcIsCountedOnceWithTheCodeTheClientSaw) {
