@@ -297,6 +297,7 @@ int Main(int argc, char** argv) {
       return 2;
     }
   }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // rows as they come, into a pipe too
   num_clocks = threads;
   ThreadPool pool(threads);
   nlohmann::json records = nlohmann::json::array();
