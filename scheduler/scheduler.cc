@@ -128,23 +128,15 @@ void Scheduler::Schedule(TimePoint now, SchedulerOutput& output) {
   CHECK(static_cast<int32_t>(in_flight_.size()) < config_.max_steps_in_flight, "{} in flight",
         in_flight_.size());
   output.Clear();
-  ++num_schedule_calls_;
   Expire(now);
-  int32_t num_decodes = 0;
-  for (Sequence* sequence : running_) {
-    sequence->planned_tokens = 0;
-    num_decodes += sequence->num_to_compute() == 1;
+  // What one candidate could not use of the room made for it another one may: an empty step must
+  // leave nothing that could run, because then the engine sleeps. Every turn gives something up.
+  bool planned = false;
+  made_room_ = true;
+  while (!planned && made_room_) {
+    made_room_ = false;
+    planned = Plan(now);
   }
-  // Both sides have their minimum: prefill of the budget (a budget of one goes to each in turn),
-  // decodes by the chunk's length.
-  const int32_t budget = config_.max_num_batched_tokens;
-  const int32_t prefill_minimum = budget > 1 ? std::clamp(budget / 2, 1, config_.min_prefill_tokens)
-                                             : static_cast<int32_t>(num_schedule_calls_ % 2);
-  int32_t prefill_budget = std::max(budget - num_decodes, prefill_minimum);
-  if (num_decodes > 0) prefill_budget = std::min(prefill_budget, config_.max_prefill_chunk);
-  Admit(now, prefill_budget);
-  PlanPrefills(prefill_budget);
-  PlanDecodes(budget, now);
 
   StepInFlight step{StepId{next_step_}, {}, {}};
   for (const bool decodes : {true, false}) {  // decodes first
@@ -160,6 +152,28 @@ void Scheduler::Schedule(TimePoint now, SchedulerOutput& output) {
   released_slots_.clear();
   in_flight_.push_back(std::move(step));
   ++next_step_;
+}
+
+// Admits and decides who runs how much; false when nobody does.
+bool Scheduler::Plan(TimePoint now) {
+  ++num_plans_;
+  int32_t num_decodes = 0;
+  for (Sequence* sequence : running_) {
+    sequence->planned_tokens = 0;
+    num_decodes += sequence->num_to_compute() == 1;
+  }
+  // Both sides have their minimum: prefill of the budget (a budget of one goes to each in turn),
+  // decodes by the chunk's length.
+  const int32_t budget = config_.max_num_batched_tokens;
+  const int32_t prefill_minimum = budget > 1 ? std::clamp(budget / 2, 1, config_.min_prefill_tokens)
+                                             : static_cast<int32_t>(num_plans_ % 2);
+  int32_t prefill_budget = std::max(budget - num_decodes, prefill_minimum);
+  if (num_decodes > 0) prefill_budget = std::min(prefill_budget, config_.max_prefill_chunk);
+  Admit(now, prefill_budget);
+  PlanPrefills(prefill_budget);
+  PlanDecodes(budget, now);
+  return std::any_of(running_.begin(), running_.end(),
+                     [](const Sequence* s) { return s->planned_tokens > 0; });
 }
 
 void Scheduler::PlanPrefills(int32_t budget) {

@@ -125,6 +125,7 @@ class Scheduler {
 
   // scheduler.cc: the step.
   void Expire(TimePoint now);
+  bool Plan(TimePoint now);
   void PlanPrefills(int32_t budget);
   void PlanDecodes(int32_t budget, TimePoint now);
   void GrowOrPreempt(Sequence& sequence, TimePoint now);
@@ -184,7 +185,8 @@ class Scheduler {
   std::vector<SequenceEvent> events_;
   std::vector<Sequence*> scratch_;
   int64_t next_step_ = 1;
-  int64_t num_schedule_calls_ = 0;
+  int64_t num_plans_ = 0;
+  bool made_room_ = false;  // somebody gave blocks up for another
   int64_t next_order_ = 1;
   int64_t num_preemptions_ = 0;
 };

@@ -32,7 +32,7 @@ void Scheduler::Admit(TimePoint now, int32_t prefill_budget) {
   waiting_.ForEach([&](Sequence& sequence) {
     if (!can_preempt && (blocked || free_slots_.empty())) return Visit::kStop;
     if (MustWaitForSibling(sequence)) return Visit::kNext;
-    if (sequence.num_pending_samples > 0 || sequence.preempted_in == num_schedule_calls_) {
+    if (sequence.num_pending_samples > 0 || sequence.preempted_in == num_plans_) {
       return Visit::kEndClass;
     }
     if (PrefillDemand(sequence, prefill_budget, now) >= prefill_budget) return Visit::kEndClass;
@@ -256,7 +256,7 @@ bool Scheduler::AdmitFresh(Sequence& sequence, Room& room) {
   // A long prompt that has to wait is not hashed in every step.
   const bool others_run = std::any_of(running_.begin(), running_.end(),
                                       [](const Sequence* other) { return !other->paused; });
-  if (others_run && num_schedule_calls_ < sequence.last_lookup + kLookupInterval) {
+  if (others_run && num_plans_ < sequence.last_lookup + kLookupInterval) {
     int64_t most = room.victims_only ? 0 : kv_cache_.num_available();
     for (const Sequence* victim : room.victims) most += victim->table.num_blocks();
     for (const SequenceGroup* group : held_prompts_) most += group->prompt_blocks->num_blocks();
@@ -265,7 +265,7 @@ bool Scheduler::AdmitFresh(Sequence& sequence, Room& room) {
   const PrefixMatch match = FindPrefix(sequence);
   const auto num_matched = static_cast<int32_t>(match.blocks.size());
   sequence.last_blocks_needed = kv_cache_.BlocksNeeded(match, sequence.num_known());
-  sequence.last_lookup = num_schedule_calls_;
+  sequence.last_lookup = num_plans_;
   // The cached blocks are held first, so that making room cannot take them.
   const int32_t num_cached_tokens = num_matched * kv_cache_.block_size();
   const int32_t available_before = kv_cache_.num_available();
@@ -314,6 +314,7 @@ bool Scheduler::DropHeldPrompts(const SequenceGroup* except) {
     dropped = true;
   }
   std::erase_if(held_prompts_, [](const SequenceGroup* g) { return !g->prompt_blocks; });
+  made_room_ |= dropped;
   return dropped;
 }
 
@@ -325,7 +326,8 @@ void Scheduler::Preempt(Sequence& sequence, TimePoint now) {
   ReleaseSlot(sequence);
   ++sequence.num_preemptions;
   ++num_preemptions_;
-  sequence.preempted_in = num_schedule_calls_;
+  made_room_ = true;
+  sequence.preempted_in = num_plans_;
   if (!sequence.paused) waiting_.Insert(sequence, now);
 }
 

@@ -41,7 +41,7 @@ struct Sequence {
   int32_t num_blocks_told = 0;
   int32_t planned_tokens = 0;             // of the step being scheduled
   StepId last_step{};                     // that it was scheduled in
-  int64_t preempted_in = 0;               // call of Schedule
+  int64_t preempted_in = 0;               // counted in plans
   std::optional<PartialBlockCopy> copy;   // a fork's, until its first step
   std::optional<BlockTable> copy_source;  // keeps the copy's source until then
 
@@ -61,7 +61,7 @@ struct Sequence {
   int32_t num_preemptions = 0;
   int64_t num_kv_tokens_read = 0;
   int32_t last_blocks_needed = 0;  // at its last lookup in the prefix cache
-  int64_t last_lookup = 0;         // call of Schedule
+  int64_t last_lookup = 0;         // counted in plans
 
   bool running() const { return slot >= 0; }
   int32_t num_prompt_tokens() const;
