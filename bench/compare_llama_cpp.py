@@ -34,9 +34,9 @@ WORK = [
     ("prefill 4,096", "prefill", 4096, 1, 1.5, 3.5),
     ("decode after 16", "decode", 16, 1, 1.1, 1.5),
     ("decode after 2,048", "decode", 2048, 1, 1.5, 2.2),
-    ("decode after 7,900", "decode", 7900, 1, 2.0, 3.0),
     ("8 streams", "streams", 16, 8, 1.3, 2.0),
     ("32 streams", "streams", 16, 32, 1.5, 2.5),
+    ("decode after 7,900", "decode", 7900, 1, 2.0, 3.0),
 ]
 DECODE_TOKENS = 64
 CONTEXT = 8192
