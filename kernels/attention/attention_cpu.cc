@@ -112,7 +112,8 @@ bool CpuAttentionIsaSupported(CpuAttentionIsa isa) {
 
 bool CpuAttentionHasBFloat16() {
 #if defined(__x86_64__)
-  return CpuAttentionIsaSupported(CpuAttentionIsa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+  return CpuAttentionIsaSupported(CpuAttentionIsa::kAvx512) && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vbmi");  // its file is built with both
 #else
   return false;
 #endif
