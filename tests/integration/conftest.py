@@ -98,3 +98,7 @@ def server(shared):
     """The shared server; the health triple is checked after every test."""
     yield shared
     shared.check_health()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "memory: asserts resident memory; run by scripts/test --all")
