@@ -309,8 +309,7 @@ TEST_F(GenerateCallTest, AbortEndsWithFinishedAndOk) {
 }
 
 TEST_F(GenerateCallTest, AbortBeforeSubmissionIsNotLost) {
-  Serve();
-  served_->engine->Start();
+  Serve();  // the engine starts last, so that it cannot be done before it hears of the abort
   clients_.push_back(std::make_unique<Client>());
   Client& client = *clients_.back();
   client.call = std::make_shared<GenerateCall>(*context_, registry_,
@@ -322,6 +321,7 @@ TEST_F(GenerateCallTest, AbortBeforeSubmissionIsNotLost) {
   ASSERT_TRUE(
       RequestValidator(served_->fake.model).Build(Request(1, 200), 1, nullptr, validated).ok());
   client.call->Submit(std::move(validated));
+  served_->engine->Start();
   EXPECT_TRUE(client.WaitEnd().ok());
   EXPECT_EQ(client.finished()->reason(), v1::FINISH_REASON_ABORTED);
 }
