@@ -4,6 +4,7 @@ Everything that a test needs of the outside: the ready file, gRPC stubs, metrics
 that every fault test ends with. Tests assert counts and states; the only waits are for a state to come.
 """
 
+import functools
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import time
 import urllib.request
 
 import grpc
+import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
@@ -45,6 +47,21 @@ def wait_until(condition, what, patience=PATIENCE):
         if time.monotonic() > end:
             raise AssertionError(f"never happened: {what}")
         time.sleep(0.005)
+
+
+@functools.lru_cache
+def sanitizer_of(binary):
+    """The sanitizer that the binary was built with, or None."""
+    with open(binary, "rb") as file:
+        code = file.read()
+    symbols = {b"__asan_init": "AddressSanitizer", b"__tsan_init": "ThreadSanitizer"}
+    return next((name for symbol, name in symbols.items() if symbol in code), None)
+
+
+def skip_under(sanitizer, what):
+    """Ends the test as skipped when there is a sanitizer; what came before it in the test has been asserted."""
+    if sanitizer:
+        pytest.skip(f"{what} means nothing under {sanitizer}; the rest of the test held")
 
 
 def request(prompt, max_tokens=8, **fields):
@@ -213,6 +230,7 @@ class Server:
                 command.append(f"--{'' if value else 'no-'}{name}")
             elif value is not None:
                 command += [f"--{name}", str(value)]
+        self.sanitizer = sanitizer_of(binary)
         self.log = open(self.log_path, "wb")
         self.process = subprocess.Popen(
             command, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
@@ -251,16 +269,36 @@ class Server:
         self.stop()
 
     def stop(self):
-        """SIGKILL for what a test did not end itself."""
+        """SIGKILL for what a test did not end itself. Sanitizers report at the end of a process: there it is SIGTERM
+        until it ends, and a report fails the test."""
         if self.channel:
             self.channel.close()
             self.admin_channel.close()
             self.channel = None
+        if self.sanitizer:
+            self.end_gently()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
         self.log.close()
+        report = self.sanitizer_report()
         self.folder.cleanup()
+        assert not report, report
+
+    def end_gently(self):
+        end = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < end:
+            self.process.terminate()  # the second one stops a drain
+            try:
+                self.process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                pass
+
+    def sanitizer_report(self):
+        """The log from a sanitizer's first line on; empty without one."""
+        text = self.log_text()
+        found = re.search(r"^.*(?:ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:)", text, re.MULTILINE)
+        return text[found.start() :] if found else ""
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -352,6 +390,7 @@ class Server:
         assert self.metric("longspan_kv_blocks_leaked") == 0
         assert self.health() == SERVING
         assert self.process.poll() is None
+        assert not self.sanitizer_report(), self.sanitizer_report()
 
 
 def free_port():

@@ -6,7 +6,7 @@ import random
 import signal
 
 import pytest
-from harness import CODE, SERVING, free_port, wait_until
+from harness import CODE, SERVING, free_port, sanitizer_of, skip_under, wait_until
 from grpc_health_v1 import NOT_SERVING
 
 
@@ -26,6 +26,7 @@ def refused(launch, model, code, *words, **flags):
 
 def test_Fault_D1_MemoryTooSmall(launch, toy):
     refused(launch, toy, 3, "blocks fit", kv_blocks=1_000_000_000)
+    skip_under(sanitizer_of(launch.binary), "a limit of address space")
     refused(launch, toy, 3, kv_blocks=8_000_000, launcher=("prlimit", "--as=1500000000"))
 
 
