@@ -147,7 +147,8 @@ std::vector<OptionSpec> MakeTable() {
       Choice("dtype", "Model", "auto|bfloat16|float16|float32",
              "Type of unquantised weights; auto: as the file has them", &O::dtype),
       Choice("matmul-precision", "Model", "auto|bfloat16|float32",
-             "Inputs of matrix products on the CPU; auto: bfloat16 where the processor has it",
+             "Inputs of matrix products on the CPU; auto: bfloat16 where the processor has it. "
+             "Unquantised float16 and float32 weights are multiplied in float",
              &O::matmul_precision),
       Switch("check-weights", "Model", "Refuse a model with NaN or infinity in a weight",
              &O::check_weights),
