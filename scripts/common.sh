@@ -15,9 +15,9 @@ BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config git
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 python3-venv python3-pip unzip ca-certificates)
 # What scripts/test needs besides.
-TEST_PACKAGES=(curl)
+TEST_PACKAGES=(prometheus)
 # What scripts/test --all needs besides.
-ALL_PACKAGES=(clang libclang-rt-14-dev prometheus buildah debootstrap libdnnl-dev)
+ALL_PACKAGES=(clang libclang-rt-14-dev buildah debootstrap libdnnl-dev)
 
 say() { printf '\n==> %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }

@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 60  # for a state that must come; reaching it sooner ends the
 RATE_INTERVAL = "20s"  # in place of Grafana's $__rate_interval; scrapes come every second
 
 if shutil.which("prometheus") is None:
-    pytest.skip("prometheus is missing: scripts/setup --all", allow_module_level=True)
+    pytest.skip("prometheus is missing: scripts/setup", allow_module_level=True)
 if not (os.path.exists(SERVER) and os.path.exists(CLIENT)):
     pytest.skip("no server: set LONGSPAN_SERVER_BINARY and LONGSPAN_CLIENT_BINARY", allow_module_level=True)
 if not MODEL.exists():
