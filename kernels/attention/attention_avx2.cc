@@ -14,6 +14,7 @@ struct Avx2 {
   static constexpr int kPack = 1;
   static constexpr int kMicroRows = 3;
   static constexpr int kMicroVectors = 4;
+  static constexpr int kKeyVectors = 1;
 
   static F Zero() { return _mm256_setzero_ps(); }
   static F Set(float x) { return _mm256_set1_ps(x); }
@@ -88,44 +89,58 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packus_epi32(low, high));
   }
 
-  // 8 rows (keys) of head_dim elements to head_dim rows of 8 floats, kAttentionTileTokens apart.
+  // Elements d..d+7 of 8 rows (keys) to 8 vectors of 8 keys.
   template <typename T, typename LoadEight>
-  static void Transpose(const void* const* rows, int head_dim, float* to, LoadEight load) {
-    for (int d = 0; d < head_dim; d += 8, to += 8 * kAttentionTileTokens) {
-      __m256 x[8];
+  [[gnu::always_inline]] static void LoadKeys(const void* const* rows, int d, F (&to)[8],
+                                              LoadEight load) {
+    __m256 x[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) x[i] = load(static_cast<const T*>(rows[i]) + d);
-      __m256 y[8];
+    for (int i = 0; i < 8; ++i) x[i] = load(static_cast<const T*>(rows[i]) + d);
+    __m256 y[8];
 #pragma GCC unroll 4
-      for (int i = 0; i < 8; i += 2) {
-        y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-        y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-      }
-      // z[j]: elements j and 4 + j of keys 0-3; z[4 + j]: of keys 4-7.
-      __m256 z[8];
+    for (int i = 0; i < 8; i += 2) {
+      y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+      y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    // z[j]: elements j and 4 + j of keys 0-3; z[4 + j]: of keys 4-7.
+    __m256 z[8];
 #pragma GCC unroll 2
-      for (int half = 0; half < 8; half += 4) {
-        z[half + 0] = _mm256_shuffle_ps(y[half], y[half + 2], 0x44);
-        z[half + 1] = _mm256_shuffle_ps(y[half], y[half + 2], 0xee);
-        z[half + 2] = _mm256_shuffle_ps(y[half + 1], y[half + 3], 0x44);
-        z[half + 3] = _mm256_shuffle_ps(y[half + 1], y[half + 3], 0xee);
-      }
+    for (int half = 0; half < 8; half += 4) {
+      z[half + 0] = _mm256_shuffle_ps(y[half], y[half + 2], 0x44);
+      z[half + 1] = _mm256_shuffle_ps(y[half], y[half + 2], 0xee);
+      z[half + 2] = _mm256_shuffle_ps(y[half + 1], y[half + 3], 0x44);
+      z[half + 3] = _mm256_shuffle_ps(y[half + 1], y[half + 3], 0xee);
+    }
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        Store(to + j * kAttentionTileTokens, _mm256_permute2f128_ps(z[j], z[4 + j], 0x20));
-        Store(to + (4 + j) * kAttentionTileTokens, _mm256_permute2f128_ps(z[j], z[4 + j], 0x31));
-      }
+    for (int j = 0; j < 4; ++j) {
+      to[j] = _mm256_permute2f128_ps(z[j], z[4 + j], 0x20);
+      to[4 + j] = _mm256_permute2f128_ps(z[j], z[4 + j], 0x31);
     }
   }
-  static void TransposeFloat(const void* const* rows, int head_dim, float* to) {
-    Transpose<float>(rows, head_dim, to, Load);
-  }
-  static void TransposeHalf(const void* const* rows, int head_dim, float* to) {
-    Transpose<uint16_t>(rows, head_dim, to, LoadHalf);
-  }
-  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
-    Transpose<uint16_t>(rows, head_dim, to, LoadBFloat);
-  }
+  // Eight keys by kDims dimensions in registers, as vectors of keys.
+  struct KeyVectors {
+    static constexpr int kDims = 8;
+    F x[8];
+    template <int kDim>
+    F Get() const {
+      return x[kDim];
+    }
+  };
+  struct FloatKeys : KeyVectors {
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
+      LoadKeys<float>(rows, d, x, Avx2::Load);
+    }
+  };
+  struct HalfKeys : KeyVectors {
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
+      LoadKeys<uint16_t>(rows, d, x, LoadHalf);
+    }
+  };
+  struct BFloatKeys : KeyVectors {
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
+      LoadKeys<uint16_t>(rows, d, x, LoadBFloat);
+    }
+  };
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ struct Avx512 {
   static constexpr int kPack = 1;
   static constexpr int kMicroRows = 6;
   static constexpr int kMicroVectors = 4;
+  static constexpr int kKeyVectors = 2;
 
   static F Zero() { return _mm512_setzero_ps(); }
   static F Set(float x) { return _mm512_set1_ps(x); }
@@ -85,26 +86,28 @@ struct Avx512 {
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
   }
 
-  // 16 rows (keys) of head_dim elements to head_dim rows of 16 floats, kAttentionTileTokens apart.
-  static void TransposeFloat(const void* const* rows, int head_dim, float* to) {
-    for (int d = 0; d < head_dim; d += 8, to += 8 * kAttentionTileTokens) {
+  // Sixteen keys by kDims dimensions in registers, as vectors of keys. Load takes dimensions
+  // d..d+kDims-1, or the first eight of them only and zeros.
+  struct FloatKeys {
+    static constexpr int kDims = 8;
+    F x[8];
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
       // Row i of the eight holds keys i and i + 8: lanes {key i: d..d+7, key i + 8: d..d+7}.
-      __m512 x[8];
       for (int i = 0; i < 8; ++i) {
         const __m256 low = _mm256_loadu_ps(static_cast<const float*>(rows[i]) + d);
         const __m256 high = _mm256_loadu_ps(static_cast<const float*>(rows[i + 8]) + d);
         x[i] = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
       }
-      __m512 y[8];
+      F y[8];
       for (int i = 0; i < 8; i += 2) {
         y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
         y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
       }
       // z[j], quarter q: element 4 (q % 2) + j of keys 0-3 (+8 in the upper half); z[4 + j]: keys
       // 4-7.
-      __m512 z[8];
+      F z[8];
       for (int half = 0; half < 2; ++half) {
-        const __m512* from = y + 4 * half;
+        const F* from = y + 4 * half;
         z[4 * half + 0] = Low64(from[0], from[2]);
         z[4 * half + 1] = High64(from[0], from[2]);
         z[4 * half + 2] = Low64(from[1], from[3]);
@@ -115,70 +118,104 @@ struct Avx512 {
       for (int j = 0; j < 4; ++j) {
         const __m512d a = _mm512_castps_pd(z[j]);
         const __m512d b = _mm512_castps_pd(z[4 + j]);
-        Store(to + j * kAttentionTileTokens, _mm512_castpd_ps(_mm512_permutex2var_pd(a, even, b)));
-        Store(to + (4 + j) * kAttentionTileTokens,
-              _mm512_castpd_ps(_mm512_permutex2var_pd(a, odd, b)));
+        x[j] = _mm512_castpd_ps(_mm512_permutex2var_pd(a, even, b));
+        x[4 + j] = _mm512_castpd_ps(_mm512_permutex2var_pd(a, odd, b));
       }
     }
-  }
-  static __m512 Low64(__m512 a, __m512 b) {
+    template <int kDim>
+    F Get() const {
+      return x[kDim];
+    }
+  };
+  static F Low64(F a, F b) {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
   }
-  static __m512 High64(__m512 a, __m512 b) {
+  static F High64(F a, F b) {
     return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
   }
 
-  // Eight 16-bit elements of keys {i, 4 + i, 8 + i, 12 + i}, one key per 128-bit lane.
-  static __m512i FourKeys(const void* const* rows, int i, int d) {
-    auto load = [&](int key) {
-      return _mm_loadu_si128(
-          reinterpret_cast<const __m128i*>(static_cast<const uint16_t*>(rows[key]) + d));
-    };
-    __m512i x = _mm512_castsi128_si512(load(i));
-    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, load(4 + i));
-    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, load(8 + i));
-    return _mm512_mask_broadcast_i32x4(x, 0xf000, load(12 + i));
+  // Sixteen 16-bit elements of keys i and i + 8, a key in each half.
+  [[gnu::always_inline]] static __m512i TwoKeys(const void* const* rows, int i, int d, bool all) {
+    const auto* low = static_cast<const uint16_t*>(rows[i]) + d;
+    const auto* high = static_cast<const uint16_t*>(rows[i + 8]) + d;
+    if (all) {
+      const __m512i x =
+          _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low)));
+      return _mm512_inserti64x4(x, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high)), 1);
+    }
+    const __m512i x =
+        _mm512_zextsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low)));
+    return _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 2);
   }
 
-  static void TransposeHalf(const void* const* rows, int head_dim, float* to) {
-    const __m512i split = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    for (int d = 0; d < head_dim; d += 8, to += 8 * kAttentionTileTokens) {
-      const __m512i x0 = FourKeys(rows, 0, d), x1 = FourKeys(rows, 1, d);
-      const __m512i x2 = FourKeys(rows, 2, d), x3 = FourKeys(rows, 3, d);
-      const __m512i a0 = _mm512_unpacklo_epi16(x0, x1), a1 = _mm512_unpackhi_epi16(x0, x1);
-      const __m512i b0 = _mm512_unpacklo_epi16(x2, x3), b1 = _mm512_unpackhi_epi16(x2, x3);
-      // c[j]: in each lane, element 2j of four keys, then element 2j + 1 of the same keys.
-      const __m512i c[4] = {_mm512_unpacklo_epi32(a0, b0), _mm512_unpackhi_epi32(a0, b0),
-                            _mm512_unpacklo_epi32(a1, b1), _mm512_unpackhi_epi32(a1, b1)};
-#pragma GCC unroll 4
+  struct HalfKeys {
+    static constexpr int kDims = 16;
+    __m512i two[8];  // [e]: dimension e of the keys, then dimension 8 + e
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool all) {
+      __m512i x[8];  // [pair of keys i, i + 8][all 16 dimensions]
+      for (int i = 0; i < 8; ++i) x[i] = TwoKeys(rows, i, d, all);
+      __m512i y[8];
+      for (int i = 0; i < 8; i += 2) {
+        y[i] = _mm512_unpacklo_epi16(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi16(x[i], x[i + 1]);
+      }
+      // z[4 h + j], each quarter: dimensions 2j, then 2j + 1 of keys 4h..4h+3.
+      __m512i z[8];
+      for (int h = 0; h < 8; h += 4) {
+        z[h + 0] = _mm512_unpacklo_epi32(y[h], y[h + 2]);
+        z[h + 1] = _mm512_unpackhi_epi32(y[h], y[h + 2]);
+        z[h + 2] = _mm512_unpacklo_epi32(y[h + 1], y[h + 3]);
+        z[h + 3] = _mm512_unpackhi_epi32(y[h + 1], y[h + 3]);
+      }
       for (int j = 0; j < 4; ++j) {
-        const __m512i both = _mm512_permutexvar_epi64(split, c[j]);
-        Store(to + (2 * j) * kAttentionTileTokens, _mm512_cvtph_ps(_mm512_castsi512_si256(both)));
-        Store(to + (2 * j + 1) * kAttentionTileTokens,
-              _mm512_cvtph_ps(_mm512_extracti64x4_epi64(both, 1)));
+        const __m512i a = _mm512_unpacklo_epi64(z[j], z[4 + j]);
+        const __m512i b = _mm512_unpackhi_epi64(z[j], z[4 + j]);
+        two[2 * j] = _mm512_shuffle_i64x2(a, a, 0xd8);
+        two[2 * j + 1] = _mm512_shuffle_i64x2(b, b, 0xd8);
       }
     }
-  }
+    template <int kDim>
+    F Get() const {
+      if constexpr (kDim < 8) {
+        return _mm512_cvtph_ps(_mm512_castsi512_si256(two[kDim]));
+      } else {
+        return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(two[kDim - 8], 1));
+      }
+    }
+  };
 
-  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    for (int d = 0; d < head_dim; d += 8, to += 8 * kAttentionTileTokens) {
-      const __m512i x0 = FourKeys(rows, 0, d), x1 = FourKeys(rows, 1, d);
-      const __m512i x2 = FourKeys(rows, 2, d), x3 = FourKeys(rows, 3, d);
-      const __m512i a0 = _mm512_unpacklo_epi32(x0, x1), a1 = _mm512_unpackhi_epi32(x0, x1);
-      const __m512i b0 = _mm512_unpacklo_epi32(x2, x3), b1 = _mm512_unpackhi_epi32(x2, x3);
-      // c[j]: elements (2j, 2j + 1) of the 16 keys.
-      const __m512i c[4] = {_mm512_unpacklo_epi64(a0, b0), _mm512_unpackhi_epi64(a0, b0),
-                            _mm512_unpacklo_epi64(a1, b1), _mm512_unpackhi_epi64(a1, b1)};
-#pragma GCC unroll 4
+  struct BFloatKeys {
+    static constexpr int kDims = 16;
+    __m512i two[8];  // [j]: dimensions 2j and 2j + 1 of each key, side by side
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool all) {
+      __m512i x[8];
+      for (int i = 0; i < 8; ++i) x[i] = TwoKeys(rows, i, d, all);
+      // z[4 h + j], each quarter: dimensions (2j, 2j + 1) of keys 4h..4h+3.
+      __m512i z[8];
+      for (int h = 0; h < 8; h += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(x[h], x[h + 1]);
+        const __m512i b = _mm512_unpackhi_epi32(x[h], x[h + 1]);
+        const __m512i c = _mm512_unpacklo_epi32(x[h + 2], x[h + 3]);
+        const __m512i e = _mm512_unpackhi_epi32(x[h + 2], x[h + 3]);
+        z[h + 0] = _mm512_unpacklo_epi64(a, c);
+        z[h + 1] = _mm512_unpackhi_epi64(a, c);
+        z[h + 2] = _mm512_unpacklo_epi64(b, e);
+        z[h + 3] = _mm512_unpackhi_epi64(b, e);
+      }
+      const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+      const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
       for (int j = 0; j < 4; ++j) {
-        Store(to + (2 * j) * kAttentionTileTokens,
-              _mm512_castsi512_ps(_mm512_slli_epi32(c[j], 16)));
-        Store(to + (2 * j + 1) * kAttentionTileTokens,
-              _mm512_castsi512_ps(_mm512_and_si512(c[j], upper)));
+        two[j] = _mm512_permutex2var_epi64(z[j], low, z[4 + j]);
+        two[4 + j] = _mm512_permutex2var_epi64(z[j], high, z[4 + j]);
       }
     }
-  }
+    template <int kDim>
+    F Get() const {
+      if constexpr (kDim % 2 == 0) return _mm512_castsi512_ps(_mm512_slli_epi32(two[kDim / 2], 16));
+      const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+      return _mm512_castsi512_ps(_mm512_and_si512(two[kDim / 2], upper));
+    }
+  };
 };
 
 }  // namespace

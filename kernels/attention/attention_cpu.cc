@@ -148,8 +148,7 @@ AttentionScratch CarveAttentionScratch(std::byte* memory, int head_dim) {
   scratch.alpha = take(rows);
   scratch.k = take(padded * kAttentionTileTokens);
   scratch.v = take(padded * kAttentionTileTokens);
-  scratch.k_rows = reinterpret_cast<const void**>(next);
-  scratch.v_rows = scratch.k_rows + 2 * kAttentionTileTokens;
+  scratch.rows = reinterpret_cast<const void**>(next);
   return scratch;
 }
 

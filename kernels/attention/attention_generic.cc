@@ -15,6 +15,7 @@ struct Generic {
   static constexpr int kPack = 1;
   static constexpr int kMicroRows = 2;
   static constexpr int kMicroVectors = 4;
+  static constexpr int kKeyVectors = 1;
 
   static F Zero() { return F{}; }
   static F Set(float x) { return F{x, x, x, x}; }
@@ -81,31 +82,47 @@ struct Generic {
     for (int i = 0; i < kLanes; ++i) p[i] = FloatToBFloat16(x[i]);
   }
 
-  // 4 rows (keys) of head_dim elements to head_dim rows of 4 floats, kAttentionTileTokens apart.
+  // Elements d..d+7 of 4 rows (keys) to 8 vectors of 4 keys.
   template <typename T, typename LoadFour>
-  static void Transpose(const void* const* rows, int head_dim, float* to, LoadFour load) {
-    for (int d = 0; d < head_dim; d += 4, to += 4 * kAttentionTileTokens) {
+  [[gnu::always_inline]] static void LoadKeys(const void* const* rows, int d, F (&to)[8],
+                                              LoadFour load) {
+    for (int half = 0; half < 8; half += 4) {
       F x[4];
-      for (int i = 0; i < 4; ++i) x[i] = load(static_cast<const T*>(rows[i]) + d);
+      for (int i = 0; i < 4; ++i) x[i] = load(static_cast<const T*>(rows[i]) + d + half);
       const F a = __builtin_shuffle(x[0], x[1], Ints{0, 4, 1, 5});
       const F b = __builtin_shuffle(x[0], x[1], Ints{2, 6, 3, 7});
       const F c = __builtin_shuffle(x[2], x[3], Ints{0, 4, 1, 5});
       const F e = __builtin_shuffle(x[2], x[3], Ints{2, 6, 3, 7});
-      Store(to, __builtin_shuffle(a, c, Ints{0, 1, 4, 5}));
-      Store(to + kAttentionTileTokens, __builtin_shuffle(a, c, Ints{2, 3, 6, 7}));
-      Store(to + 2 * kAttentionTileTokens, __builtin_shuffle(b, e, Ints{0, 1, 4, 5}));
-      Store(to + 3 * kAttentionTileTokens, __builtin_shuffle(b, e, Ints{2, 3, 6, 7}));
+      to[half] = __builtin_shuffle(a, c, Ints{0, 1, 4, 5});
+      to[half + 1] = __builtin_shuffle(a, c, Ints{2, 3, 6, 7});
+      to[half + 2] = __builtin_shuffle(b, e, Ints{0, 1, 4, 5});
+      to[half + 3] = __builtin_shuffle(b, e, Ints{2, 3, 6, 7});
     }
   }
-  static void TransposeFloat(const void* const* rows, int head_dim, float* to) {
-    Transpose<float>(rows, head_dim, to, Load);
-  }
-  static void TransposeHalf(const void* const* rows, int head_dim, float* to) {
-    Transpose<uint16_t>(rows, head_dim, to, LoadHalf);
-  }
-  static void TransposeBFloat(const void* const* rows, int head_dim, float* to) {
-    Transpose<uint16_t>(rows, head_dim, to, LoadBFloat);
-  }
+  // Four keys by kDims dimensions in registers, as vectors of keys.
+  struct KeyVectors {
+    static constexpr int kDims = 8;
+    F x[8];
+    template <int kDim>
+    F Get() const {
+      return x[kDim];
+    }
+  };
+  struct FloatKeys : KeyVectors {
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
+      LoadKeys<float>(rows, d, x, Generic::Load);
+    }
+  };
+  struct HalfKeys : KeyVectors {
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
+      LoadKeys<uint16_t>(rows, d, x, LoadHalf);
+    }
+  };
+  struct BFloatKeys : KeyVectors {
+    [[gnu::always_inline]] void Load(const void* const* rows, int d, bool /*all*/) {
+      LoadKeys<uint16_t>(rows, d, x, LoadBFloat);
+    }
+  };
 };
 
 }  // namespace

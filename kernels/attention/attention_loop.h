@@ -3,16 +3,21 @@
 // set is linked into another. Internal to kernels/attention.
 //
 // What makes a row's bits independent of everything but its own data:
-//   score    one chain of multiply-adds over d = 0..head_dim-1 (lanes are keys);
-//   tile     64 keys at absolute multiples of 64: maximum, weights, lane-wise sums, rescale by
-//   2^(m_old - m); output   one chain over the row's own keys in ascending order (lanes are d);
-//   masked keys are left out; part     512 keys at absolute multiples of 512, started afresh; parts
-//   merge in index order.
+// - score: one chain of multiply-adds over d = 0..head_dim-1 (lanes are keys)
+// - tile: 64 keys at absolute multiples of 64; maximum, weights, lane-wise sums, rescaling by
+//   2^(m_old - m)
+// - output: one chain over the row's own keys in ascending order (lanes are d), masked ones left
+// out
+// - part: 512 keys at absolute multiples of 512, started afresh; parts merge in index order
 // The number of rows worked on together, who works on them and the layout of blocks enter nowhere.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
+#include "kernels/attention/attention_item.h"
+#include "kernels/attention/attention_merge.h"
 #include "kernels/attention/attention_tiling.h"
 
 namespace longspan {
@@ -26,10 +31,10 @@ class AttentionLoop {
   static constexpr int kTileVectors = kTile / kLanes;
   static constexpr int kRows = Simd::kMicroRows;  // rows of a register block
   static constexpr int kPack = Simd::kPack;  // keys side by side in a lane of weights or values
-  static constexpr int kVectors = Simd::kMicroVectors;  // vectors of a register block
+  static constexpr int kVectors = Simd::kMicroVectors;   // vectors of a register block
+  static constexpr int kKeyVectors = Simd::kKeyVectors;  // of keys transposed in registers
   static constexpr float kInf = __builtin_inff();
   static constexpr float kLog2E = 1.44269504088896341f;
-  static constexpr float kLn2 = 0.69314718055994531f;
   static_assert(kTileVectors % kVectors == 0);
 
   static void Attend(const AttentionTask& task) {
@@ -47,48 +52,24 @@ class AttentionLoop {
   static void Combine(const AttentionParams& params, const float* partials, int64_t part_stride,
                       int num_parts, float* o_total, int64_t token, int32_t q_head) {
     const int padded = PaddedHeadDim(params.head_dim);
-    ClearTotal(o_total, padded);
+    Merging::ClearTotal(o_total, padded);
     for (int part = 0; part < num_parts; ++part) {
-      Merge(partials + part * part_stride, o_total, padded);
+      Merging::Merge(partials + part * part_stride, o_total, padded);
     }
-    WriteRow(params, o_total, token, q_head);
+    Merging::WriteRow(params, o_total, token, q_head);
   }
 
  private:
+  using Item = AttentionItem<Simd>;
+  using Merging = AttentionMerge<Simd>;
+  using Ahead = AttentionAhead<Simd>;
+  using Seen = typename Item::Seen;
+  using KeysInTile = typename Item::KeysInTile;
   struct Half {
     uint16_t bits;
   };
   struct BFloat {
     uint16_t bits;
-  };
-
-  // Where the keys and values of a tile lie, one address per key.
-  struct RowAddresses {
-    const void** k;
-    const void** v;
-  };
-
-  // What is known about an item; all but the addresses stays the same.
-  struct Item {
-    const AttentionTask& task;
-    const AttentionParams& params;
-    AttentionScratch scratch;
-    int head_dim, padded;
-    int num_heads, num_rows;  // KV heads; packed rows of each
-    int group;
-    int64_t first_token;         // query row of packed row 0 in q and o
-    int64_t length;              // keys of the sequence
-    int64_t first_position;      // position of query 0 of the sequence
-    int64_t key_begin, key_end;  // keys that some row sees
-    float score_factor;          // what q is multiplied by when packed
-    bool plain;                  // no softcap, no ALiBi: packed scores are base-2 logits already
-    RowAddresses now = {};       // of the tile that is worked on
-    RowAddresses next = {};      // of the one after it
-    bool has_next = false;
-
-    RowAddresses rows(int64_t turn) const {
-      return {scratch.k_rows + turn * kTile, scratch.v_rows + turn * kTile};
-    }
   };
 
   template <typename T>
@@ -110,44 +91,7 @@ class AttentionLoop {
     return LoadAs<T>(few);
   }
 
-  // ---- masks
-  // -------------------------------------------------------------------------------------
-
-  // Keys that packed row r sees, cut to [tile_begin, tile_begin + kTile) and counted from there.
-  struct Seen {
-    int begin, end;
-  };
-  static Seen SeenInTile(const Item& item, int row, int64_t tile_begin) {
-    const int64_t position = Position(item, row);
-    int64_t begin = 0;
-    int64_t end = item.length;
-    if (item.params.causal && position + 1 < end) end = position + 1;
-    if (item.params.window_right >= 0 && position + item.params.window_right + 1 < end) {
-      end = position + item.params.window_right + 1;
-    }
-    if (item.params.window_left >= 0 && position - item.params.window_left > 0) {
-      begin = position - item.params.window_left;
-    }
-    begin -= tile_begin;
-    end -= tile_begin;
-    if (begin < 0) begin = 0;
-    if (end > kTile) end = kTile;
-    if (end < begin) return {0, 0};
-    return {static_cast<int>(begin), static_cast<int>(end)};
-  }
-  static int64_t Position(const Item& item, int row) {
-    return item.first_position + (item.task.span.row_begin + row) / item.group;
-  }
-  static int32_t QueryHead(const Item& item, int head, int row) {
-    return (item.task.span.head_begin + head) * item.group +
-           (item.task.span.row_begin + row) % item.group;
-  }
-  static int64_t QueryToken(const Item& item, int row) {
-    return item.first_token + (item.task.span.row_begin + row) / item.group;
-  }
-
   // ---- an item
-  // -----------------------------------------------------------------------------------
 
   template <typename KvT>
   static void AttendTyped(const AttentionTask& task) {
@@ -180,7 +124,7 @@ class AttentionLoop {
     const int partial = PartialFloats(item.head_dim);
     PackQueries(item);
     for (int row = 0; row < all_rows; ++row) {
-      ClearTotal(item.scratch.o_total + int64_t{row} * partial, item.padded);
+      Merging::ClearTotal(item.scratch.o_total + int64_t{row} * partial, item.padded);
     }
     int64_t begin = int64_t{span.part_begin} * kAttentionPartTokens;
     int64_t end = int64_t{span.part_end} * kAttentionPartTokens;
@@ -189,7 +133,7 @@ class AttentionLoop {
     float* slots = task.slots;
     bool part_is_open = false;
     if (begin < end) {
-      FindRows<KvT>(item, 0, begin, item.rows(begin / kTile * item.num_heads & 1));
+      item.template FindRows<KvT>(0, begin, item.rows(begin / kTile * item.num_heads & 1));
     }
     for (int64_t tile = begin; tile < end; tile += kTile) {
       if (!part_is_open) ClearPart(item, all_rows);
@@ -202,7 +146,7 @@ class AttentionLoop {
         item.now = item.rows(turn);
         item.next = item.rows(turn ^ 1);
         item.has_next = next_tile < end;
-        if (item.has_next) FindRows<KvT>(item, next_head, next_tile, item.next);
+        if (item.has_next) item.template FindRows<KvT>(next_head, next_tile, item.next);
         ProcessTile<KvT>(item, head, tile);
       }
       if ((tile + kTile) % kAttentionPartTokens != 0 && tile + kTile < end) continue;
@@ -220,8 +164,9 @@ class AttentionLoop {
     if (task.slots != nullptr) return;
     for (int head = 0; head < item.num_heads; ++head) {
       for (int row = 0; row < item.num_rows; ++row) {
-        WriteRow(params, item.scratch.o_total + int64_t{head * item.num_rows + row} * partial,
-                 QueryToken(item, row), QueryHead(item, head, row));
+        Merging::WriteRow(params,
+                          item.scratch.o_total + int64_t{head * item.num_rows + row} * partial,
+                          item.QueryToken(row), item.QueryHead(head, row));
       }
     }
   }
@@ -245,8 +190,8 @@ class AttentionLoop {
     for (int head = 0; head < item.num_heads; ++head) {
       for (int row = 0; row < item.num_rows; ++row, to += item.padded) {
         const T* from = static_cast<const T*>(params.q) +
-                        QueryToken(item, row) * params.q_token_stride +
-                        int64_t{QueryHead(item, head, row)} * params.q_head_stride;
+                        item.QueryToken(row) * params.q_token_stride +
+                        int64_t{item.QueryHead(head, row)} * params.q_head_stride;
         int d = 0;
         for (; d + kLanes <= item.head_dim; d += kLanes) {
           Simd::Store(to + d, Simd::Mul(LoadAs<T>(from + d), factor));
@@ -259,120 +204,72 @@ class AttentionLoop {
   }
 
   // ---- a tile
-  // ------------------------------------------------------------------------------------
-
-  // Keys of a tile that some row of the item sees, counted from the tile's first.
-  struct KeysInTile {
-    int first, end;
-  };
-  static KeysInTile SeenByAny(const Item& item, int64_t tile) {
-    return {tile < item.key_begin ? static_cast<int>(item.key_begin - tile) : 0,
-            tile + kTile > item.key_end ? static_cast<int>(item.key_end - tile) : kTile};
-  }
 
   template <typename KvT>
   static void ProcessTile(const Item& item, int head, int64_t tile) {
     // Rows are ordered by position, so the ones that see something of this tile are neighbours.
     int begin = 0;
     int end = item.num_rows;
-    while (begin < end && IsEmpty(SeenInTile(item, begin, tile))) ++begin;
-    while (end > begin && IsEmpty(SeenInTile(item, end - 1, tile))) --end;
+    while (begin < end && Item::IsEmpty(item.SeenInTile(begin, tile))) ++begin;
+    while (end > begin && Item::IsEmpty(item.SeenInTile(end - 1, tile))) --end;
     if (begin == end) return;
-    const KeysInTile keys = SeenByAny(item, tile);
+    const KeysInTile keys = item.SeenByAny(tile);
     // The first row sees the least far, the last begins latest: when both see all, all do.
-    const bool whole =
-        SeesAll(SeenInTile(item, 0, tile)) && SeesAll(SeenInTile(item, item.num_rows - 1, tile));
+    const bool whole = Item::SeesAll(item.SeenInTile(0, tile)) &&
+                       Item::SeesAll(item.SeenInTile(item.num_rows - 1, tile));
     const int row0 = head * item.num_rows;
-    ConvertKeys<KvT>(item);
+    // Converted once and kept in L1 for many rows; for one register block of rows (decode),
+    // straight from the pool through registers. The same products in the same order either way.
+    const bool straight = end - begin <= kRows && item.head_dim % kAttentionLanes == 0;
     const int row_bytes = item.head_dim * static_cast<int>(sizeof(KvT));
-    Ahead ahead;
-    if (item.has_next) ahead = {item.next.k, row_bytes};
-    for (int row = begin; row < end; row += kRows) {
-      Scores(item, row0 + row, end - row < kRows ? end - row : kRows, ahead);
-      ahead = {};
+    Ahead ahead(item, row_bytes);
+    if (straight) {
+      ScoresFromPool<KvT>(item, row0 + begin, end - begin, ahead);
+    } else {
+      ConvertKeys<KvT>(item);
+      for (int row = begin; row < end; row += kRows) {
+        ahead.Fetch(kTile / 2);
+        Scores(item, row0 + row, end - row < kRows ? end - row : kRows);
+      }
     }
     for (int row = begin; row < end; ++row) {
-      Maximum(item, head, row, tile, whole ? Seen{0, kTile} : SeenInTile(item, row, tile));
+      ahead.Fetch(straight ? kTile / 8 : 0);
+      Maximum(item, head, row, tile, whole ? Seen{0, kTile} : item.SeenInTile(row, tile));
     }
-    for (int row = begin; row < end; ++row) Weights(item, row0 + row);
-    ConvertValues<KvT>(item, keys);
-    if (item.has_next) ahead = {item.next.v, row_bytes};
-    for (int row = begin; row < end; row += kRows) {
-      const int count = end - row < kRows ? end - row : kRows;
-      if (whole) {
-        ValueRange(item, row0 + row, count, 0, kTile / kPack, item.scratch.alpha + row0 + row,
-                   ahead);
-      } else {
-        Values(item, head, row, count, tile, ahead);
-      }
-      ahead = {};
+    for (int row = begin; row < end; ++row) {
+      ahead.Fetch(straight ? kTile / 8 : 0);
+      Weights(item, row0 + row);
     }
+    if (straight) {
+      AddValues(item, PoolValues<KvT>{item.now.v, &ahead}, head, begin, end, tile, whole);
+    } else {
+      ConvertValues<KvT>(item, keys);
+      AddValues(item, ConvertedValues{item.scratch.v, item.padded}, head, begin, end, tile, whole);
+    }
+    ahead.FetchAll();
   }
   // The same in lanes of kPack keys. A masked key that shares a lane with a visible one has weight
   // 0.
   static Seen Packed(Seen seen) { return {seen.begin / kPack, (seen.end + kPack - 1) / kPack}; }
-  static bool SeesAll(Seen seen) { return seen.begin == 0 && seen.end == kTile; }
-  static bool IsEmpty(Seen seen) { return seen.begin >= seen.end; }
-
-  // Addresses of the tile's keys and values. Keys that no row sees get a row of zeros, and neither
-  // their slots nor their blocks' table entries are read.
+  // The vector class's registers of kLanes keys by a few dimensions.
   template <typename KvT>
-  static void FindRows(const Item& item, int head, int64_t tile, RowAddresses rows) {
-    const auto [first_key, end_key] = SeenByAny(item, tile);
-    alignas(64) static constexpr float kZeros[kAttentionMaxHeadDim] = {};
-    const AttentionParams& params = item.params;
-    const int32_t* table =
-        params.block_table + int64_t{item.task.span.seq} * params.block_table_stride;
-    const int64_t kv_head = item.task.span.head_begin + head;
-    const KvT* k = static_cast<const KvT*>(params.k) + kv_head * params.k_head_stride;
-    const KvT* v = static_cast<const KvT*>(params.v) + kv_head * params.v_head_stride;
-    for (int key = 0; key < first_key; ++key) {
-      rows.k[key] = rows.v[key] = kZeros;
-    }
-    int64_t block = (tile + first_key) / params.block_size;
-    int offset = static_cast<int>((tile + first_key) % params.block_size);
-    for (int key = first_key; key < end_key; ++block, offset = 0) {
-      const int64_t id = table[block];
-      const KvT* k_row = k + id * params.k_block_stride + offset * params.k_token_stride;
-      const KvT* v_row = v + id * params.v_block_stride + offset * params.v_token_stride;
-      int run = params.block_size - offset;
-      if (run > end_key - key) run = end_key - key;
-      for (int i = 0; i < run; ++i, ++key) {
-        rows.k[key] = k_row;
-        rows.v[key] = v_row;
-        k_row += params.k_token_stride;
-        v_row += params.v_token_stride;
-      }
-    }
-    for (int key = end_key; key < kTile; ++key) {
-      rows.k[key] = rows.v[key] = kZeros;
-    }
-  }
-
-  // Rows of the next tile to ask for while this one is worked on: blocks lie anywhere in memory, so
-  // the processor cannot guess what comes next. Spread over the arithmetic, since only so many
-  // requests can be open at once.
-  struct Ahead {
-    const void* const* rows = nullptr;  // [kTile]; null: nothing to ask for
-    int bytes = 0;                      // of a row
-  };
-  // (Not inlined, it would count as a function without effect and its calls be dropped.)
-  static inline __attribute__((always_inline)) void Fetch(Ahead ahead, int key) {
-    const char* row = static_cast<const char*>(ahead.rows[key]);
-    for (int byte = 0; byte < ahead.bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
-  }
+  using Keys =
+      std::conditional_t<std::is_same_v<KvT, float>, typename Simd::FloatKeys,
+                         std::conditional_t<std::is_same_v<KvT, Half>, typename Simd::HalfKeys,
+                                            typename Simd::BFloatKeys>>;
 
   template <typename KvT>
   static void ConvertKeys(const Item& item) {
+    constexpr int kDims = Keys<KvT>::kDims;
     for (int key = 0; key < kTile; key += kLanes) {
-      const void* const* rows = item.now.k + key;
-
-      if constexpr (sizeof(KvT) == 4) {
-        Simd::TransposeFloat(rows, item.head_dim, item.scratch.k + key);
-      } else if constexpr (__is_same(KvT, Half)) {
-        Simd::TransposeHalf(rows, item.head_dim, item.scratch.k + key);
-      } else {
-        Simd::TransposeBFloat(rows, item.head_dim, item.scratch.k + key);
+      float* to = item.scratch.k + key;
+      for (int d = 0; d < item.head_dim; d += kDims, to += kDims * kTile) {
+        const bool all = d + kDims <= item.head_dim;
+        Keys<KvT> keys;
+        keys.Load(item.now.k + key, d, all);
+        ForEach<kDims>([&]<int kDim>() {
+          if (kDim < 8 || all) Simd::Store(to + kDim * kTile, keys.template Get<kDim>());
+        });
       }
     }
   }
@@ -403,26 +300,18 @@ class AttentionLoop {
     }
   }
 
-  static void Scores(const Item& item, int row, int count, Ahead ahead) {
+  static void Scores(const Item& item, int row, int count) {
     const float* q = item.scratch.q + int64_t{row} * item.padded;
     float* s = item.scratch.s + int64_t{row} * kTile;
     Dispatch<kRows>(count, [&]<int kCount>() {
       for (int key = 0; key < kTile; key += kVectors * kLanes) {
-        if (ahead.rows != nullptr) {
-          ScoreBlock<kCount, true>(q, item.padded, item.scratch.k + key, item.head_dim, s + key,
-                                   ahead);
-          ahead = {};
-        } else {
-          ScoreBlock<kCount, false>(q, item.padded, item.scratch.k + key, item.head_dim, s + key,
-                                    ahead);
-        }
+        ScoreBlock<kCount>(q, item.padded, item.scratch.k + key, item.head_dim, s + key);
       }
     });
   }
 
-  template <int kCount, bool kAhead>
-  static void ScoreBlock(const float* q, int q_stride, const float* k, int head_dim, float* s,
-                         Ahead ahead) {
+  template <int kCount>
+  static void ScoreBlock(const float* q, int q_stride, const float* k, int head_dim, float* s) {
     F sum[kCount][kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kCount; ++r) {
@@ -430,9 +319,6 @@ class AttentionLoop {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = Simd::Zero();
     }
     for (int d = 0; d < head_dim; ++d) {
-      if constexpr (kAhead) {
-        for (int key = d; key < kTile; key += head_dim) Fetch(ahead, key);
-      }
       F key[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) key[v] = Simd::Load(k + v * kLanes);
@@ -451,16 +337,65 @@ class AttentionLoop {
     }
   }
 
+  // Scores of at most kRows rows without a converted copy of the keys.
+  template <typename KvT>
+  static void ScoresFromPool(const Item& item, int row, int count, Ahead& ahead) {
+    Dispatch<kRows>(count, [&]<int kCount>() { PoolScoreTile<KvT, kCount>(item, row, ahead); });
+  }
+
+  template <typename KvT, int kCount>
+  static void PoolScoreTile(const Item& item, int row, Ahead& ahead) {
+    constexpr int kDims = Keys<KvT>::kDims;
+    constexpr int kKeys = kKeyVectors * kLanes;
+    constexpr int kLinesPerDim = kKeys * static_cast<int>(sizeof(KvT)) / 64;  // of keys
+    static_assert(kTile % kKeys == 0);
+    const float* q = item.scratch.q + int64_t{row} * item.padded;
+    float* s = item.scratch.s + int64_t{row} * kTile;
+    for (int key = 0; key < kTile; key += kKeys) {
+      F sum[kCount][kKeyVectors];
+#pragma GCC unroll 8
+      for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = Simd::Zero();
+      }
+      for (int d = 0; d < item.head_dim; d += kDims) {
+        Keys<KvT> keys[kKeyVectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < kKeyVectors; ++v) {
+          keys[v].Load(item.now.k + key + v * kLanes, d, true);
+        }
+        ForEach<kDims>([&]<int kDim>() {
+          ahead.Fetch(kLinesPerDim);
+          F x[kKeyVectors];
+#pragma GCC unroll 8
+          for (int v = 0; v < kKeyVectors; ++v) x[v] = keys[v].template Get<kDim>();
+#pragma GCC unroll 8
+          for (int r = 0; r < kCount; ++r) {
+            const F query = Simd::Set(q[r * item.padded + d + kDim]);
+#pragma GCC unroll 8
+            for (int v = 0; v < kKeyVectors; ++v) sum[r][v] = Simd::Fma(query, x[v], sum[r][v]);
+          }
+        });
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kKeyVectors; ++v)
+          Simd::Store(s + r * kTile + key + v * kLanes, sum[r][v]);
+      }
+    }
+  }
+
   // Scores of one row to base-2 logits, masked ones to -inf; the running maximum is brought up to
   // date. A pass of its own: its long chain of dependent steps overlaps with those of other rows.
   static void Maximum(const Item& item, int head, int row, int64_t tile, Seen seen) {
     const int local = head * item.num_rows + row;
-    if (IsEmpty(seen)) return;
+    if (Item::IsEmpty(seen)) return;
     float* s = item.scratch.s + int64_t{local} * kTile;
     F x[kTileVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kTileVectors; ++v) x[v] = Simd::Load(s + v * kLanes);
-    const bool masked = !SeesAll(seen);
+    const bool masked = !Item::SeesAll(seen);
     if (!item.plain) ApplyScoreOptions(item, head, row, tile, x);
     if (masked) {
       for (int v = 0; v < kTileVectors; ++v) {
@@ -513,10 +448,10 @@ class AttentionLoop {
   // Softcap and ALiBi: x becomes the base-2 logit.
   static void ApplyScoreOptions(const Item& item, int head, int row, int64_t tile, F* x) {
     const float softcap = item.params.softcap;
-    const int32_t q_head = QueryHead(item, head, row);
+    const int32_t q_head = item.QueryHead(head, row);
     const bool alibi = item.params.alibi_slopes != nullptr;
     const F slope = Simd::Set(alibi ? item.params.alibi_slopes[q_head] * kLog2E : 0.0f);
-    const F start = Simd::Set(static_cast<float>(tile - Position(item, row)));
+    const F start = Simd::Set(static_cast<float>(tile - item.Position(row)));
     for (int v = 0; v < kTileVectors; ++v) {
       if (softcap > 0.0f) x[v] = Simd::Mul(Tanh(x[v]), Simd::Set(softcap * kLog2E));
       if (alibi) {
@@ -534,71 +469,111 @@ class AttentionLoop {
     return Simd::Sub(one, Simd::Div(Simd::Set(2.0f), Simd::Add(one, e)));
   }
 
-  // Adds weights x values to the outputs of `count` rows. Where the rows see different keys, the
-  // shared stretch is done together and the borders row by row; each row's chain stays ascending.
-  static void Values(const Item& item, int head, int row, int count, int64_t tile, Ahead ahead) {
+  // kLanes dimensions from d of kPack neighbouring keys: from the converted copy, or from the pool.
+  struct ConvertedValues {
+    const float* v;
+    int stride;
+    void Fetch(int /*pack*/) const {}
+    F Load(int pack, int d) const { return Simd::Load(v + int64_t{pack} * stride + d); }
+  };
+  template <typename KvT>
+  struct PoolValues {
+    const void* const* rows;
+    Ahead* ahead;
+    // The values of a key are one and a half steps of a pass over 64 dimensions.
+    [[gnu::always_inline]] void Fetch(int pack) const {
+      constexpr int kScale = static_cast<int>(sizeof(KvT)) / 2;
+      ahead->Fetch(kScale * (kPack == 2 ? 3 : 1 + pack % 2));
+    }
+    F Load(int pack, int d) const {
+      if constexpr (kPack == 1) {
+        return LoadAs<KvT>(static_cast<const KvT*>(rows[pack]) + d);
+      } else if constexpr (__is_same(KvT, Half)) {
+        return Simd::LoadPairsHalf(rows[2 * pack], rows[2 * pack + 1], d);
+      } else {
+        return Simd::LoadPairsBFloat(rows[2 * pack], rows[2 * pack + 1], d);
+      }
+    }
+  };
+
+  // Adds weights x values to the outputs of rows begin..end-1 of a head.
+  template <typename Values>
+  static void AddValues(const Item& item, Values values, int head, int begin, int end, int64_t tile,
+                        bool whole) {
+    const int row0 = head * item.num_rows;
+    for (int row = begin; row < end; row += kRows) {
+      const int count = end - row < kRows ? end - row : kRows;
+      if (whole) {
+        ValueRange(item, values, row0 + row, count, 0, kTile / kPack,
+                   item.scratch.alpha + row0 + row);
+      } else {
+        ValueBorders(item, values, head, row, count, tile);
+      }
+    }
+  }
+
+  // Where the rows see different keys, the shared stretch is done together and the borders row by
+  // row; each row's chain stays ascending.
+  template <typename Values>
+  static void ValueBorders(const Item& item, Values values, int head, int row, int count,
+                           int64_t tile) {
     const int local = head * item.num_rows + row;
     Seen seen[kRows];
     int begin = 0;
     int end = kTile / kPack;
     bool same = true;
     for (int r = 0; r < count; ++r) {
-      seen[r] = Packed(SeenInTile(item, row + r, tile));
+      seen[r] = Packed(item.SeenInTile(row + r, tile));
       if (seen[r].begin > begin) begin = seen[r].begin;
       if (seen[r].end < end) end = seen[r].end;
       same &= seen[r].begin == seen[0].begin && seen[r].end == seen[0].end;
     }
     const float* alpha = item.scratch.alpha + local;
     if (same) {
-      ValueRange(item, local, count, begin, end, alpha, ahead);
+      ValueRange(item, values, local, count, begin, end, alpha);
       return;
     }
     static constexpr float kOnes[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     static_assert(kRows <= 8);
     if (begin >= end) {
       for (int r = 0; r < count; ++r) {
-        if (!IsEmpty(seen[r])) {
-          ValueRange(item, local + r, 1, seen[r].begin, seen[r].end, alpha + r);
+        if (!Item::IsEmpty(seen[r])) {
+          ValueRange(item, values, local + r, 1, seen[r].begin, seen[r].end, alpha + r);
         }
       }
       return;
     }
     for (int r = 0; r < count; ++r) {
-      ValueRange(item, local + r, 1, seen[r].begin, begin, alpha + r);
+      ValueRange(item, values, local + r, 1, seen[r].begin, begin, alpha + r);
     }
-    ValueRange(item, local, count, begin, end, kOnes);
+    ValueRange(item, values, local, count, begin, end, kOnes);
     for (int r = 0; r < count; ++r) {
-      if (end < seen[r].end) ValueRange(item, local + r, 1, end, seen[r].end, kOnes);
+      if (end < seen[r].end) ValueRange(item, values, local + r, 1, end, seen[r].end, kOnes);
     }
   }
 
-  static void ValueRange(const Item& item, int local, int count, int begin, int end,
-                         const float* alpha, Ahead ahead = {}) {
+  template <typename Values>
+  static void ValueRange(const Item& item, Values values, int local, int count, int begin, int end,
+                         const float* alpha) {
     const float* p = item.scratch.s + int64_t{local} * kTile;
     float* o = item.scratch.o + int64_t{local} * item.padded;
     Dispatch<kRows>(count, [&]<int kCount>() {
       int d = 0;
       for (; d + kVectors * kLanes <= item.padded; d += kVectors * kLanes) {
-        if (ahead.rows != nullptr) {
-          ValueBlock<kCount, kVectors, true>(p, item.scratch.v + d, item.padded, begin, end, alpha,
-                                             o + d, ahead);
-          ahead = {};
-        } else {
-          ValueBlock<kCount, kVectors, false>(p, item.scratch.v + d, item.padded, begin, end, alpha,
-                                              o + d, ahead);
-        }
+        ValueBlock<kCount, kVectors>(p, values, d, item.padded, begin, end, alpha, o);
       }
       const int rest = (item.padded - d) / kLanes;
       Dispatch<kVectors>(rest, [&]<int kRest>() {
-        ValueBlock<kCount, kRest, false>(p, item.scratch.v + d, item.padded, begin, end, alpha,
-                                         o + d, ahead);
+        ValueBlock<kCount, kRest>(p, values, d, item.padded, begin, end, alpha, o);
       });
     });
   }
 
-  template <int kCount, int kWidth, bool kAhead>
-  static void ValueBlock(const float* p, const float* v, int stride, int begin, int end,
-                         const float* alpha, float* o, Ahead ahead) {
+  // Dimensions d..d + kWidth * kLanes - 1 of kCount output rows, which lie `stride` apart.
+  template <int kCount, int kWidth, typename Values>
+  static void ValueBlock(const float* p, Values values, int d, int stride, int begin, int end,
+                         const float* alpha, float* o) {
+    o += d;
     F sum[kCount][kWidth];
 #pragma GCC unroll 8
     for (int r = 0; r < kCount; ++r) {
@@ -608,15 +583,11 @@ class AttentionLoop {
         sum[r][c] = Simd::Mul(Simd::Load(o + r * stride + c * kLanes), factor);
       }
     }
-    v += int64_t{begin} * stride;
     for (int key = begin; key < end; ++key) {
-      if constexpr (kAhead) {
-        for (int i = 0; i < kPack; ++i) Fetch(ahead, key * kPack + i);
-      }
+      values.Fetch(key);
       F value[kWidth];
 #pragma GCC unroll 8
-      for (int c = 0; c < kWidth; ++c) value[c] = Simd::Load(v + c * kLanes);
-      v += stride;
+      for (int c = 0; c < kWidth; ++c) value[c] = values.Load(key, d + c * kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < kCount; ++r) {
         const F weight = Simd::Set(p[r * kTile + key]);
@@ -631,6 +602,15 @@ class AttentionLoop {
     }
   }
 
+  // Calls body<0>() ... body<kCount - 1>().
+  template <int kCount, typename Body>
+  [[gnu::always_inline]] static void ForEach(Body&& body) {
+    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
+      (body.template operator()<kIndex>(), ...);
+    }
+    (std::make_integer_sequence<int, kCount>());
+  }
+
   // Calls f<count>() for 1 <= count <= kMax; nothing for 0.
   template <int kMax, typename Body>
   static void Dispatch(int count, Body&& body) {
@@ -641,7 +621,6 @@ class AttentionLoop {
   }
 
   // ---- parts and the merge rule
-  // ------------------------------------------------------------------
 
   static void ClearPart(const Item& item, int all_rows) {
     for (int row = 0; row < all_rows; ++row) {
@@ -655,12 +634,6 @@ class AttentionLoop {
       Simd::Store(item.scratch.o + i, Simd::Zero());
     }
   }
-  static void ClearTotal(float* total, int padded) {
-    for (int d = 0; d < padded; d += kLanes) Simd::Store(total + d, Simd::Zero());
-    total[padded] = -kInf;
-    total[padded + 1] = 0.0f;
-  }
-
   // The part's denominator from 16 lanes to one float, by a fixed tree, into lane 0.
   static void ClosePart(const Item& item, int row) {
     float* l = item.scratch.l + int64_t{row} * kAttentionLanes;
@@ -676,78 +649,10 @@ class AttentionLoop {
     partial[item.padded + 1] = item.scratch.l[int64_t{row} * kAttentionLanes];
   }
   static void MergeState(const Item& item, int row) {
-    MergeRow(item.scratch.o + int64_t{row} * item.padded, item.scratch.m[row],
-             item.scratch.l[int64_t{row} * kAttentionLanes],
-             item.scratch.o_total + int64_t{row} * PartialFloats(item.head_dim), item.padded);
-  }
-  static void Merge(const float* partial, float* total, int padded) {
-    MergeRow(partial, partial[padded], partial[padded + 1], total, padded);
-  }
-
-  // total := total + (o, m, l). l = 0 means that no key was seen; a NaN is never taken for that.
-  static void MergeRow(const float* o, float m, float l, float* total, int padded) {
-    if (l == 0.0f) return;
-    const float total_m = total[padded];
-    const float total_l = total[padded + 1];
-    if (total_l == 0.0f) {
-      for (int d = 0; d < padded; d += kLanes) Simd::Store(total + d, Simd::Load(o + d));
-      total[padded] = m;
-      total[padded + 1] = l;
-      return;
-    }
-    const float top = m <= total_m ? total_m : m;
-    const F old_weight = Simd::Exp2(Simd::Set(total_m - top));
-    const F new_weight = Simd::Exp2(Simd::Set(m - top));
-    for (int d = 0; d < padded; d += kLanes) {
-      const F scaled = Simd::Mul(Simd::Load(total + d), old_weight);
-      Simd::Store(total + d, Simd::Fma(Simd::Load(o + d), new_weight, scaled));
-    }
-    total[padded] = top;
-    total[padded + 1] = total_l * Simd::First(old_weight) + l * Simd::First(new_weight);
-  }
-
-  // Divides, adds the sink to the denominator, converts, and writes exactly head_dim elements.
-  static void WriteRow(const AttentionParams& params, float* total, int64_t token, int32_t q_head) {
-    const int padded = PaddedHeadDim(params.head_dim);
-    const float m = total[padded];
-    const float l = total[padded + 1];
-    if (params.lse != nullptr) {
-      params.lse[token * params.num_q_heads + q_head] =
-          l == 0.0f ? -kInf : (m + __builtin_log2f(l)) * kLn2;
-    }
-    float denominator = l;
-    if (params.sinks != nullptr && l != 0.0f) {
-      const float sink = params.sinks[q_head] * kLog2E - m;
-      // Beyond 2^127 the sink takes all the weight; below, Exp2 is in range.
-      denominator += sink > 127.0f ? kInf : Simd::First(Simd::Exp2(Simd::Set(sink)));
-    }
-    const F factor = Simd::Set(l == 0.0f ? 0.0f : 1.0f / denominator);
-    for (int d = 0; d < padded; d += kLanes) {
-      Simd::Store(total + d, Simd::Mul(Simd::Load(total + d), factor));
-    }
-    const int64_t offset = token * params.o_token_stride + int64_t{q_head} * params.o_head_stride;
-    switch (params.q_dtype) {
-      case DType::kFloat32:
-        __builtin_memcpy(static_cast<float*>(params.o) + offset, total,
-                         params.head_dim * sizeof(float));
-        break;
-      case DType::kFloat16:
-        WriteNarrow(total, params.head_dim, static_cast<uint16_t*>(params.o) + offset,
-                    Simd::StoreHalf);
-        break;
-      default:
-        WriteNarrow(total, params.head_dim, static_cast<uint16_t*>(params.o) + offset,
-                    Simd::StoreBFloat);
-        break;
-    }
-  }
-  static void WriteNarrow(const float* from, int count, uint16_t* to, void (*store)(uint16_t*, F)) {
-    int d = 0;
-    for (; d + kLanes <= count; d += kLanes) store(to + d, Simd::Load(from + d));
-    if (d == count) return;
-    alignas(64) uint16_t few[kLanes];
-    store(few, Simd::Load(from + d));
-    for (int i = 0; d < count; ++i, ++d) to[d] = few[i];
+    Merging::MergeRow(item.scratch.o + int64_t{row} * item.padded, item.scratch.m[row],
+                      item.scratch.l[int64_t{row} * kAttentionLanes],
+                      item.scratch.o_total + int64_t{row} * PartialFloats(item.head_dim),
+                      item.padded);
   }
 };
 

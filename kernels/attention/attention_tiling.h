@@ -32,17 +32,16 @@ constexpr int AttentionMaxRows(int head_dim) { return head_dim <= 128 ? 192 : 96
 // Buffers of one worker, all 64-byte aligned; D = padded head_dim, R =
 // AttentionMaxRows.
 struct AttentionScratch {
-  float* q;             // [R][D], scaled
-  float* o;             // [R][D], running output of the part
-  float* o_total;       // [R][PartialFloats], running output of all parts so far
-  float* s;             // [R][tile], scores, then weights
-  float* l;             // [R][kAttentionLanes], running denominators of the part
-  float* m;             // [R], running maxima of the part
-  float* alpha;         // [R], rescale factors of the tile
-  float* k;             // [D][tile], keys of a tile, transposed
-  float* v;             // [tile][D], values of a tile
-  const void** k_rows;  // [2][tile], of this tile and the next
-  const void** v_rows;  // [2][tile]
+  float* q;           // [R][D], scaled
+  float* o;           // [R][D], running output of the part
+  float* o_total;     // [R][PartialFloats], running output of all parts so far
+  float* s;           // [R][tile], scores, then weights
+  float* l;           // [R][kAttentionLanes], running denominators of the part
+  float* m;           // [R], running maxima of the part
+  float* alpha;       // [R], rescale factors of the tile
+  float* k;           // [D][tile], keys of a tile, transposed
+  float* v;           // [tile][D], values of a tile
+  const void** rows;  // [2][2][tile]: of this tile and the next, where keys lie, then values
 };
 int64_t AttentionScratchBytes(int head_dim);
 AttentionScratch CarveAttentionScratch(std::byte* memory, int head_dim);
