@@ -75,14 +75,15 @@ DecodePlanBounds BoundDecodePlan(const DecodePlanParams& params, int64_t max_num
   const int64_t tiles = (total_rows / params.max_rows + max_num_seqs) * heads;
   const int64_t parts = CeilDiv<int64_t>(max_seq_len, params.part_tokens);
   if (params.num_splits > 0) {
-    return {tiles * params.num_splits, tiles, total_rows * heads * parts};
+    return {tiles * params.num_splits, tiles,
+            std::min(total_rows * heads * parts, kMaxPartialSlots)};
   }
   // A span is cut only when it costs more than two shares, so fewer than half the shares are cut,
   // and a cut never has more pieces than shares it costs, rounded up.
   const int64_t shares = kSpansPerWorker * params.num_workers;
   const int64_t cuts = std::min(tiles, shares / 2);
   const int64_t slots = std::min(cuts * params.max_rows, total_rows * heads) * parts;
-  return {tiles + 2 * shares, cuts, slots};
+  return {tiles + 2 * shares, cuts, std::min(slots, kMaxPartialSlots)};
 }
 
 DecodePlan PlanDecode(const DecodePlanParams& params, std::span<DecodeSpan> item_buffer,
@@ -112,12 +113,13 @@ DecodePlan PlanDecode(const DecodePlanParams& params, std::span<DecodeSpan> item
     } else if (cost > 2 * share) {
       pieces = std::min(CeilDiv(cost, share), num_parts);
     }
+    const int64_t rows = int64_t{span.head_end - span.head_begin} * (span.row_end - span.row_begin);
+    if (plan.num_slots + num_parts * rows > kMaxPartialSlots) pieces = 1;
     if (pieces <= 1) return add_item(span);
     CHECK(num_cuts < static_cast<int64_t>(cut_buffer.size()), "{} cuts", num_cuts);
     plan.max_splits = std::max(plan.max_splits, static_cast<int32_t>(pieces));
     span.slot = plan.num_slots;
     cut_buffer[num_cuts++] = span;
-    const int64_t rows = int64_t{span.head_end - span.head_begin} * (span.row_end - span.row_begin);
     plan.num_slots += num_parts * rows;
     for (int64_t piece = 0; piece < pieces; ++piece) {
       DecodeSpan item = span;

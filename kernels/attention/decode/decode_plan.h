@@ -47,6 +47,10 @@ struct DecodePlan {
   int32_t max_splits = 1;  // pieces of the span that is cut most; 1: none is cut
 };
 
+// No plan has more partial slots: they would grow with workers x context without bound. A span that
+// would take more is not cut; one worker then does all of its parts, to the same bits.
+inline constexpr int64_t kMaxPartialSlots = int64_t{1} << 18;
+
 // Room that a plan of at most these extents can need. max_total_q counts query rows of all
 // sequences.
 struct DecodePlanBounds {

@@ -195,6 +195,30 @@ TEST(DecodePlan, SplitsAreHonouredUpToOneAPart) {
   for (const DecodeSpan& item : plan.items) EXPECT_EQ(item.part_end - item.part_begin, 1);
 }
 
+// 64 workers, a 512-token chunk at the end of a million tokens: cutting all of it would need 9
+// million slots.
+TEST(DecodePlan, PartialSlotsAreBoundedWhateverWorkersAndContext) {
+  Batch batch;
+  batch.Add(512, 1 << 20);
+  batch.Add(1, 1 << 20);
+  for (const int splits : {0, 16}) {
+    const DecodePlanParams params = Params(batch, 64, splits);
+    const Planned plan = Plan(params);
+    EXPECT_LE(plan.bounds.max_slots, kMaxPartialSlots);
+    EXPECT_LE(plan.num_slots, plan.bounds.max_slots);
+    EXPECT_GT(plan.num_slots, kMaxPartialSlots / 2);  // the budget is used
+    int64_t rows = 0;
+    for (const DecodeSpan& item : plan.items) {
+      if (item.slot < 0)
+        rows += int64_t{item.row_end - item.row_begin} * (item.head_end - item.head_begin);
+    }
+    for (const DecodeSpan& cut : plan.cuts) {
+      rows += int64_t{cut.row_end - cut.row_begin} * (cut.head_end - cut.head_begin);
+    }
+    EXPECT_EQ(rows, int64_t{513} * params.group * params.num_kv_heads);
+  }
+}
+
 TEST(DecodePlan, DependsOnNothingButItsInputs) {
   Batch batch;
   batch.Add(3, 5000);
