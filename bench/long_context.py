@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """One long sequence on a toy model: how cost grows with context.
 
-Writes a random toy model with a 131,072-token context, prefills --length tokens and decodes after prefixes of growing
-length. Prints, per context: time per decoded token, attention's KV bytes, and the scheduler's time per step (from the
-server's metrics). Per-token cost should grow linearly with context and scheduler time not at all.
+Writes a random toy model with a 131,072-token context, prefills --length tokens in one piece, then decodes after
+prefixes of growing length. Prints, per context: time per decoded token and the scheduler's time per decode step (from
+the server's metrics, read when the first token has come, so that admission does not count). Per-token cost should grow
+linearly with context and scheduler time not at all.
 
     bench/long_context.py --server build/cpu/server/longspan-server
 """
@@ -21,7 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 from compare_llama_cpp import load_protos, prompt_ids  # noqa: E402
 
-DECODE_TOKENS = 64
+DECODE_TOKENS = 512
+SCHEDULER = ("longspan_step_scheduler_seconds_count", "longspan_step_scheduler_seconds_sum")
 
 
 def write_model(folder):
@@ -58,35 +60,34 @@ def main():
         stub = stubs.InferenceStub(grpc.insecure_channel(fields["listen"], options=[("grpc.max_send_message_length", -1)]))
         ids = prompt_ids(args.length, stub.GetModelInfo(messages.GetModelInfoRequest()).vocab_size, 7)
 
-        lengths = [n for n in (1_000, 3_125, 6_250, 12_500, 25_000, 50_000) if n < args.length] + [args.length]
-        records = []
-        for length in lengths:  # each prefix is found in the cache: only the rest is computed
-            steps, scheduler, kv = (metric(fields["metrics"], name) for name in (
-                "longspan_step_scheduler_seconds_count", "longspan_step_scheduler_seconds_sum",
-                "longspan_attention_kv_bytes_read_total"))
+        def generate(prompt, max_tokens):
+            """Seconds to the first token, seconds for the others, scheduler seconds per step for these."""
             request = messages.GenerateRequest()
-            request.token_ids.ids.extend(ids[:length])
+            request.token_ids.ids.extend(prompt)
             request.sampling.temperature = 0.0
-            request.stop.max_tokens = DECODE_TOKENS
+            request.stop.max_tokens = max_tokens
             request.stop.ignore_eos = True
-            begin, arrivals, cached = time.perf_counter(), [], 0
+            begin, first, tokens, before = time.perf_counter(), None, 0, None
             for response in stub.Generate(request):
-                if response.WhichOneof("event") == "chunk":
-                    arrivals.append((time.perf_counter(), len(response.chunk.token_ids)))
-                if response.WhichOneof("event") == "started":
-                    cached = response.started.cached_tokens
-            tokens = sum(count for _, count in arrivals)
-            if tokens != DECODE_TOKENS:
-                sys.exit(f"{tokens} tokens came, {DECODE_TOKENS} were asked")
-            after = [metric(fields["metrics"], name) for name in (
-                "longspan_step_scheduler_seconds_count", "longspan_step_scheduler_seconds_sum",
-                "longspan_attention_kv_bytes_read_total")]
-            records.append({
-                "context": length, "computed_prompt_tokens": length - cached,
-                "first_token_seconds": arrivals[0][0] - begin,
-                "decode_ms_per_token": 1e3 * (arrivals[-1][0] - arrivals[0][0]) / (tokens - 1),
-                "scheduler_us_per_step": 1e6 * (after[1] - scheduler) / max(1.0, after[0] - steps),
-                "kv_bytes_read": after[2] - kv})
+                if response.WhichOneof("event") != "chunk":
+                    continue
+                if first is None:
+                    first = time.perf_counter()
+                    before = [metric(fields["metrics"], name) for name in SCHEDULER]
+                tokens += len(response.chunk.token_ids)
+                last = time.perf_counter()
+            if tokens != max_tokens:
+                sys.exit(f"{tokens} tokens came, {max_tokens} were asked")
+            steps, seconds = (metric(fields["metrics"], name) - old for name, old in zip(SCHEDULER, before))
+            return first - begin, last - first, seconds / max(1.0, steps)
+
+        first, _, _ = generate(ids, 1)
+        records = [{"context": args.length, "prefill_seconds": first, "prefill_tokens_per_second": args.length / first}]
+        print(json.dumps(records[-1]), flush=True)
+        for length in [n for n in (1_000, 3_125, 6_250, 12_500, 25_000, 50_000) if n < args.length] + [args.length]:
+            _, decode, scheduler = generate(ids[:length], DECODE_TOKENS)
+            records.append({"context": length, "decode_us_per_token": 1e6 * decode / (DECODE_TOKENS - 1),
+                            "scheduler_us_per_step": 1e6 * scheduler})
             print(json.dumps(records[-1]), flush=True)
         server.terminate()
         server.wait(timeout=60)
