@@ -1,5 +1,5 @@
-"""Client and stream faults C1 to C16 of the fault matrix, over the wire. The many-thousand-fold forms of C4, C10
-and C15 run in tests/server, where a call costs microseconds."""
+"""Client and stream faults C1 to C16 of the fault matrix, over the wire. The many-thousand-fold forms of C4 and C15
+run in tests/server, where a call costs microseconds; slow readers and floods are in test_floods.py."""
 
 import random
 import socket
@@ -8,7 +8,7 @@ import time
 
 import grpc
 import pytest
-from harness import CODE, FreezingProxy, Job, drain, request, skip_under, wait_until
+from harness import CODE, FreezingProxy, Job, drain, request, wait_until
 from longspan.v1 import inference_pb2, inference_pb2_grpc
 
 GENERATE = "/longspan.v1.Inference/Generate"
@@ -45,15 +45,29 @@ def test_Fault_C1_CancelWhileQueued(launch, toy):
         server.check_health()
 
 
-def test_Fault_C2_CancelMidPrefill(server):
+def test_Fault_C2_CancelMidPrefill(launch, toy):
     rng = random.Random(2)
-    for _ in range(50):
-        job = server.start([rng.randrange(512) for _ in range(200)], 20)
-        job.wait_started()
-        time.sleep(rng.random() * 0.02)  # a random moment of the prefill, which is the fault itself
-        job.call.cancel()
-        assert job.result().code == CODE.CANCELLED
-    wait_until(server.is_idle, "blocks back")
+    # 15 chunks of 16 tokens, 40 ms each: at every moment chosen below the prefill has most of its way to go.
+    with launch(toy, step_delay_ms=40) as server:
+        server.remember_canary()
+        for i in range(25):
+            prompt = [rng.randrange(512) for _ in range(240)]
+            job = server.start(prompt, 10, cache_salt=b"%d" % i)
+            job.wait_started()
+            time.sleep(rng.random() * 0.1)  # a random moment of the prefill, which is the fault itself
+            job.call.cancel()
+            answer = job.result()
+            assert answer.code == CODE.CANCELLED
+            assert not answer.ids() and answer.finished() is None, "nothing was streamed"
+            wait_until(server.is_idle, "blocks back")
+            if i % 5:
+                continue
+            again = server.generate(prompt, 10, cache_salt=b"%d" % i)
+            assert again.started.cached_tokens % 4 == 0, "whole blocks only"
+            assert again.started.cached_tokens < 240 - 16, "and only those that were computed"
+            assert again.ids() == server.alone(prompt, 10).ids(), "what the cache kept is right"
+        assert server.metric("longspan_kv_blocks") == server.metric("longspan_kv_blocks_capacity")
+        server.check_health()
 
 
 def test_Fault_C3_CancelMidDecode(server):
@@ -105,26 +119,6 @@ def test_Fault_C5_PeerVanishesWithoutFin(server):
     del second, call
 
 
-def test_Fault_C6_SlowReader(server):
-    channel = server.new_channel(("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
-    before = server.rss()
-    message = request([1], 250, output__logprobs=20)
-    calls = [inference_pb2_grpc.InferenceStub(channel).Generate(message) for _ in range(2)]
-    for call in calls:
-        next(call)  # and never again, until the server has given up
-    others = [server.generate([40 + i], 30) for i in range(3)]
-    assert all(len(a.ids()) == 30 for a in others), "nobody else waits"
-    wait_until(server.is_idle, "the slow ones are ended or done")
-    ends = [drain(call) for call in calls]
-    assert all(e.code in (CODE.RESOURCE_EXHAUSTED, CODE.OK) for e in ends)
-    assert CODE.RESOURCE_EXHAUSTED in [e.code for e in ends] or all(
-        len(e.ids()) >= 240 for e in ends
-    ), "either the transport swallowed everything, or the reader was slow"
-    channel.close()
-    skip_under(server.sanitizer, "resident memory")
-    assert server.rss() - before < 16 * 1024 * 1024
-
-
 def test_Fault_C9_FullFileTable(launch, toy):
     with launch(toy, launcher=("prlimit", "--nofile=64")) as server:
         server.remember_canary()
@@ -145,15 +139,6 @@ def test_Fault_C9_FullFileTable(launch, toy):
         assert answer.code == CODE.OK
         fresh.close()
         server.check_health()
-
-
-def test_Fault_C10_RapidReset(server):
-    stub = server.inference
-    for _ in range(20):
-        calls = [stub.Generate(request([i % 500 + 1], 50)) for i in range(100)]
-        for call in calls:
-            call.cancel()
-    wait_until(server.is_idle, "everything is gone", 60)
 
 
 @pytest.mark.parametrize(
