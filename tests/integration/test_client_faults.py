@@ -3,12 +3,11 @@ run in tests/server, where a call costs microseconds; slow readers and floods ar
 
 import random
 import socket
-import threading
 import time
 
 import grpc
 import pytest
-from harness import CODE, FreezingProxy, Job, drain, request, wait_until
+from harness import CODE, FreezingProxy, drain, request, wait_until
 from longspan.v1 import inference_pb2, inference_pb2_grpc
 
 GENERATE = "/longspan.v1.Inference/Generate"

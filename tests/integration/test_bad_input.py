@@ -1,0 +1,169 @@
+"""What a user may get wrong at the start, on the real binary: one clear sentence and the right exit code (2 options,
+3 resources, 4 files). Ranges of single flags are in test_options.py."""
+
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+import write_tiny_model
+from gguf_writer import STRING, UINT32, Gguf
+from harness import free_port
+
+OPTIONS, RESOURCES, FILES = 2, 3, 4
+
+
+def sentence_of(binary, code, *args, environment=None, **process):
+    """Runs to the end; its one sentence. Nothing else but log lines is printed, and nothing on standard output."""
+    run = subprocess.run([binary, *args], capture_output=True, text=True, timeout=60,
+                         env={**os.environ, **(environment or {})}, **process)
+    lines = run.stderr.splitlines()
+    sentences = [line for line in lines if line.startswith("longspan-server: ")]
+    assert run.returncode == code, (args, run.returncode, run.stderr)
+    assert len(sentences) == 1 and lines[-1] == sentences[0], run.stderr
+    assert all(line[:4].isdigit() and line[4] == "-" for line in lines[:-1]), run.stderr  # log lines have a time
+    assert run.stdout == "" and 20 < len(sentences[0]) < 600, run
+    return sentences[0]
+
+
+def quiet(**flags):
+    """Arguments of a server that picks its own ports."""
+    values = {"listen": "127.0.0.1:0", "admin-listen": "off", "metrics-listen": "off",
+              **{name.replace("_", "-"): value for name, value in flags.items()}}
+    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+
+
+@pytest.mark.parametrize("args, words", [
+    ([], ["--model"]),
+    (["--model"], ["--model"]),
+    (["--model", ""], ["--model"]),
+    (["--modle", "x"], ["--modle"]),
+    (["--model", "x", "stray"], ["stray"]),
+    (["--model", "x", "-q"], ["-q"]),
+    (["--model", "x", "--block-size"], ["--block-size"]),
+    (["--model", "x", "--block-size", "many"], ["--block-size", "many"]),
+    (["--model", "x", "--log-level", "loud"], ["--log-level", "loud", "info"]),
+    (["--model", "x", "--listen", "nowhere"], ["--listen", "HOST:PORT"]),
+    (["--model", "x", "--listen", "127.0.0.1:70000"], ["--listen"]),
+    (["--model", "x", "--listen", "unix:"], ["--listen"]),
+    (["--model", "x", "--admin-listen", "unix:/" + "x" * 200], ["--admin-listen"]),
+    (["--model", "x", "--kv-blocks", "4", "--kv-cache-memory-bytes", "1MiB"], ["--kv-blocks"]),
+    (["--model", "x", "--config", "/nowhere/longspan.toml"], ["/nowhere/longspan.toml"]),
+])
+def test_BadFlags(launch, args, words):
+    sentence = sentence_of(launch.binary, OPTIONS, *args)
+    assert all(word in sentence for word in words), sentence
+
+
+def test_BadEnvironmentAndBadConfigFile(launch, tmp_path):
+    sentence = sentence_of(launch.binary, OPTIONS, "--model", "x", environment={"LONGSPAN_BLOCK_SIZE": "0"})
+    assert "LONGSPAN_BLOCK_SIZE" in sentence and "1..256" in sentence
+    path = tmp_path / "longspan.toml"
+    for text, word in (("blok-size = 4\n", "blok-size"), ("block-size = 0\n", "block-size"),
+                       ("block-size = [1, 2]\n", "block-size"), ("[section]\nblock-size = 4\n", "section"),
+                       ("block-size\n", "block-size")):
+        path.write_text(text)
+        sentence = sentence_of(launch.binary, OPTIONS, "--model", "x", "--config", str(path))
+        assert word in sentence and str(path) in sentence, sentence
+
+
+def test_MissingFiles(launch, tmp_path):
+    os.makedirs(tmp_path / "empty")
+    for path in (tmp_path / "nowhere", tmp_path / "nowhere.gguf", tmp_path / "empty", "/dev/null"):
+        assert str(path) in sentence_of(launch.binary, FILES, *quiet(model=path))
+    (tmp_path / "zero.gguf").write_bytes(b"")
+    assert "zero.gguf" in sentence_of(launch.binary, FILES, *quiet(model=tmp_path / "zero.gguf"))
+    folder = str(tmp_path / "toy")
+    write_tiny_model.write_model("toy_t", folder)
+    for name in ("model.safetensors", "config.json"):
+        os.rename(os.path.join(folder, name), os.path.join(folder, "away"))
+        assert folder in sentence_of(launch.binary, FILES, *quiet(model=folder))
+        os.rename(os.path.join(folder, "away"), os.path.join(folder, name))
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
+        file.write('{"model": ')
+    assert folder in sentence_of(launch.binary, FILES, *quiet(model=folder))
+
+
+def test_TruncatedGguf(launch, tmp_path):
+    good = Gguf()
+    whole = good.build()
+    path = tmp_path / "model.gguf"
+    path.write_bytes(whole)
+    assert subprocess.run([launch.binary, *quiet(model=path), "--check"], timeout=60).returncode == 0
+    head = len(good.header)
+    keys_end = head + len(good.keys)
+    table_end = keys_end + len(good.table)
+    for size in (1, 3, 4, 7, 8, 15, head, head + 5, keys_end - 1, keys_end, keys_end + 9, table_end - 1, table_end,
+                 len(whole) - len(good.data) + 1, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert str(path) in sentence_of(launch.binary, FILES, *quiet(model=path)), size
+    for kind, other in (("magic", Gguf(magic=b"GGML")), ("version", Gguf(version=1)), ("version", Gguf(version=4))):
+        path.write_bytes(other.build())
+        sentence = sentence_of(launch.binary, FILES, *quiet(model=path))
+        assert str(path) in sentence and (kind in sentence.lower() or "GGUF" in sentence), sentence
+
+
+def test_WrongArchitecture(launch, tmp_path):
+    path = tmp_path / "model.gguf"
+    for changes, word in (({"general.architecture": (STRING, "mamba")}, "mamba"),
+                          ({"tokenizer.ggml.pre": (STRING, "chameleon")}, "chameleon"),
+                          ({"llama.attention.head_count": (UINT32, 5)}, "5"),
+                          ({"llama.block_count": (UINT32, 3)}, "blk.2")):
+        path.write_bytes(Gguf(changes=changes).build())
+        sentence = sentence_of(launch.binary, FILES, *quiet(model=path))
+        assert word in sentence and str(path) in sentence, sentence
+    folder = str(tmp_path / "hf")
+    write_tiny_model.write_model("toy_t", folder)
+    config_path = os.path.join(folder, "config.json")
+    with open(config_path, encoding="utf-8") as file:
+        config = json.load(file)
+    for change, word in (({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "Mamba"),
+                         ({"architectures": []}, "architectures"), ({"hidden_act": "gelu"}, "gelu"),
+                         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic"),
+                         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config")):
+        write_tiny_model.write_json(config_path, {**config, **change})
+        sentence = sentence_of(launch.binary, FILES, *quiet(model=folder))
+        assert word in sentence and "config.json" in sentence, sentence
+
+
+def test_AddressesInUse(launch, toy, tmp_path):
+    """Any of the three listeners of a running server, and a port of somebody else's; the first is unaffected."""
+    admin = f"unix:{tmp_path}/admin"
+    with launch(toy, listen=f"127.0.0.1:{free_port()}", admin_listen=admin) as first:
+        first.remember_canary()
+        for flag, address in (("listen", first.address), ("metrics_listen", first.metrics_address),
+                              ("admin_listen", admin)):
+            sentence = sentence_of(launch.binary, RESOURCES, *quiet(model=toy, **{flag: address}))
+            assert address.removeprefix("unix:") in sentence, sentence
+        first.check_health()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = "127.0.0.1:%d" % other.getsockname()[1]
+        assert address in sentence_of(launch.binary, RESOURCES, *quiet(model=toy, listen=address))
+    # An address that is not ours, and a folder that is not there.
+    foreign = "192.0.2.1:5000"
+    assert foreign in sentence_of(launch.binary, RESOURCES, *quiet(model=toy, listen=foreign), "--insecure-bind")
+    assert "/nowhere/" in sentence_of(launch.binary, RESOURCES, *quiet(model=toy, listen="unix:/nowhere/socket"))
+
+
+def test_FilesThatCannotBeWritten(launch, toy, tmp_path):
+    sentence = sentence_of(launch.binary, FILES, *quiet(model=toy, ready_file="/nowhere/ready"))
+    assert "/nowhere/ready" in sentence
+    # A file system that takes no byte more (a file size limit of zero stands for the full disk).
+    ready = tmp_path / "ready"
+    sentence = sentence_of("prlimit", FILES, "--fsize=0", launch.binary, *quiet(model=toy, ready_file=ready))
+    assert str(ready) in sentence and not ready.exists()
+
+
+def test_FullDiskForLogsKeepsTheExitCode(launch, toy, tmp_path):
+    """Nothing can be printed, and the exit code still says what was wrong."""
+    for code, flags in ((OPTIONS, {"block_size": 0}), (FILES, {"model": "/nowhere"}),
+                        (RESOURCES, {"kv_blocks": 2_000_000_000})):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            run = subprocess.run([launch.binary, *quiet(**{"model": toy, **flags})], stdout=full, stderr=full,
+                                 timeout=60)
+        assert run.returncode == code
+        with open(tmp_path / "log", "wb") as log:
+            run = subprocess.run(["prlimit", "--fsize=0", launch.binary, *quiet(**{"model": toy, **flags})],
+                                 stdout=log, stderr=log, timeout=60)
+        assert run.returncode == code
