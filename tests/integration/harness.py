@@ -88,6 +88,11 @@ def request(prompt, max_tokens=8, **fields):
     return out
 
 
+def is_repeated(field):
+    """Of a field descriptor: the newer protobuf has no label, the older no is_repeated."""
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
 class Answer:
     """What one Generate call said, in order."""
 
@@ -250,7 +255,7 @@ class Server:
         self.connect()
 
     def connect(self):
-        # A channel of its own and a small window, so that neither tests nor slow readers share buffers.
+        # A channel of its own: channels to one address otherwise share a connection, and with it its buffers.
         self.channel = self.new_channel()
         self.inference = inference_pb2_grpc.InferenceStub(self.channel)
         self.admin_channel = grpc.insecure_channel(self.admin_address)
