@@ -4,7 +4,6 @@ import random
 import socket
 import threading
 
-import pytest
 from harness import CODE, request, wait_until
 from longspan.v1 import inference_pb2
 
@@ -24,13 +23,31 @@ def test_Fault_S1_KvExhausted(launch, toy):
         server.check_health()
 
 
+STORM = [request([15 * i + j for j in range(30)], 40) for i in range(32)]  # 32 x 70 tokens, the pool holds 256
+
+
+def storm_work(server):
+    """(steps, tokens computed) so far."""
+    return [server.metric("longspan_step_tokens_" + name) for name in ("count", "sum")]
+
+
 def test_Fault_S2_NoPreemptionStorm(launch, toy):
-    prompts = [[15 * i + j for j in range(30)] for i in range(32)]
-    with launch(toy) as server:
+    with launch(toy) as server:  # one after the other
+        serial = [server.generate(message).ids() for message in STORM]
+        wait_until(server.is_idle, "idle")
+        serial_steps, serial_tokens = storm_work(server)
+        assert server.metric("longspan_preemptions_total") == 0
+    with launch(toy, start_paused=True) as server:  # all at once
+        jobs = server.start_together(STORM)
+        answers = [job.result() for job in jobs]
+        wait_until(server.is_idle, "idle")
+        steps, tokens = storm_work(server)
+        preemptions = server.metric("longspan_preemptions_total")
+        assert [answer.ids() for answer in answers] == serial, "nobody's tokens change"
+        assert 1 <= preemptions <= 3 * len(STORM)
+        # In all at most three times the work of one after the other; each request's own limit is in tests/scheduler.
+        assert steps <= serial_steps and tokens <= 3 * serial_tokens, (steps, tokens, serial_steps, serial_tokens)
         server.remember_canary()
-        jobs = [server.start(p, 40) for p in prompts]
-        assert all(len(job.result().ids()) == 40 for job in jobs)
-        assert server.metric("longspan_preemptions_total") <= 3 * 32
         server.check_health()
 
 
@@ -73,13 +90,39 @@ def test_Fault_S5_DeadlineMidDecode(launch, toy):
         server.check_health()
 
 
-def test_Fault_S7_PriorityAndAgeing(launch, toy):
-    with launch(toy, max_num_seqs=2, step_delay_ms=5) as server:
+def test_Fault_S7_AHighOneGoesFirst(launch, toy):
+    """Queued last, the high one starts first; and it takes the slot of a low one that runs."""
+    with launch(toy, max_num_seqs=1, step_delay_ms=5, start_paused=True) as server:
+        jobs = server.start_together([request([i + 1], 20) for i in range(4)] + [request([9], 5, priority=5)])
+        *low, high = [job.result() for job in jobs]
+        assert all(len(answer.ids()) == 20 for answer in low), "low ones are not lost"
+        assert all(high.finished().timings.queue_seconds < x.finished().timings.queue_seconds for x in low)
+        runs = server.start([1], 200)
+        runs.wait_tokens(1)
+        before = server.metric("longspan_preemptions_total")
+        assert len(server.generate([9], 5, priority=5).ids()) == 5
+        assert server.metric("longspan_preemptions_total") == before + 1
+        assert len(runs.result().ids()) == 200
+
+
+def test_Fault_S7_ALowOneAgesPastEndlessHigherLoad(launch, toy):
+    """There is always a higher one in the queue; after one ageing period (10 s) the low one starts all the same."""
+    with launch(toy, max_num_seqs=1, step_delay_ms=5) as server:
         server.remember_canary()
-        low = [server.start([i + 1], 60, priority=0) for i in range(4)]
-        high = server.generate([9], 5, priority=5)
-        assert len(high.ids()) == 5
-        assert all(len(job.result().ids()) == 60 for job in low), "low ones are not lost"
+        high = [server.start([i + 2], 40, priority=1) for i in range(3)]
+        high[0].wait_tokens(1)
+        low = server.start([1], 5)
+        num_before = 0
+        while not low.answer.started:
+            done = high.pop(0)
+            assert len(done.result().ids()) == 40
+            num_before += 1
+            assert num_before < 600, "it starves"
+            high.append(server.start([num_before % 500 + 2], 40, priority=1))
+        assert num_before > 3, "ageing is slow: higher ones went before it"
+        assert len(low.result().ids()) == 5
+        for job in high:
+            job.result()
         server.check_health()
 
 
@@ -117,7 +160,7 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
         def settle(job):
             nonlocal prompt_tokens, tokens, with_token, cached
             answer = job.result()
-            codes[answer.code.value[0]] = codes.get(answer.code.value[0], 0) + 1
+            codes[answer.code] = codes.get(answer.code, 0) + 1
             if answer.started:
                 prompt_tokens += answer.started.prompt_tokens
                 cached += answer.started.cached_tokens
@@ -154,13 +197,12 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
         for reason, count in counts.items():
             got = server.metric("longspan_requests_finished_total", reason=reason)
             assert got == count, reason
-        for code, count in codes.items():
-            got = [
-                value
-                for name, value in server.metrics().items()
-                if name.startswith("longspan_grpc_requests_total") and "Generate" in name
-            ]
-            assert sum(got) == 500, (code, count)
+        method = "longspan.v1.Inference/Generate"
+        for code in CODE:
+            got = server.metric("longspan_grpc_requests_total", method=method, code=code.name)
+            assert got == codes.get(code, 0), code
+        assert sum(codes.values()) == 500
+        assert server.metric("longspan_e2e_request_latency_seconds_count") == 500 - counts["rejected"]
         assert server.metric("longspan_prompt_tokens_total") == prompt_tokens
         assert server.metric("longspan_prompt_tokens_cached_total") == cached
         assert server.metric("longspan_generation_tokens_total") == tokens
