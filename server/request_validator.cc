@@ -183,10 +183,14 @@ grpc::Status RequestValidator::CheckModel(bool is_set, const std::string& name) 
                       fmt::format("model: not served here (limit: \"{}\" or unset)", model_.name));
 }
 
+int32_t RequestValidator::PromptLimit(const v1::GenerateRequest& request) const {
+  const bool prompt_only = request.stop().has_max_tokens() && request.stop().max_tokens() == 0;
+  return model_.max_model_len - (prompt_only ? 0 : 1);
+}
+
 void RequestValidator::CheckPromptLength(const v1::GenerateRequest& request, int64_t num_tokens,
                                          Violations& violations) const {
-  const bool prompt_only = request.stop().has_max_tokens() && request.stop().max_tokens() == 0;
-  const int32_t limit = model_.max_model_len - (prompt_only ? 0 : 1);
+  const int32_t limit = PromptLimit(request);
   if (num_tokens == 0) {
     violations.Add(InputField(request), "the prompt is empty (limit: at least one token)");
   } else if (num_tokens > limit) {
@@ -207,10 +211,18 @@ grpc::Status RequestValidator::FillPrompt(const v1::GenerateRequest& request,
   EncodeOptions options;
   options.add_special_tokens = !request.has_add_special_tokens() || request.add_special_tokens();
   options.parse_special_tokens = request.parse_special_tokens();
+  // A text beyond the context is not encoded to its end.
+  options.max_tokens = PromptLimit(request);
   StatusOr<std::vector<TokenId>> ids = model_.tokenizer->Encode(request.text(), options, cancelled);
+  Violations violations;
+  if (absl::IsOutOfRange(ids.status())) {
+    violations.Add("text",
+                   fmt::format("the prompt has more than {} tokens (limit {} for a context of {})",
+                               options.max_tokens, options.max_tokens, model_.max_model_len));
+    return violations.ToStatus();
+  }
   if (!ids.ok()) return ToGrpcStatus(ids.status());
   prompt = *std::move(ids);
-  Violations violations;
   CheckPromptLength(request, static_cast<int64_t>(prompt.size()), violations);
   return violations.ToStatus();
 }

@@ -54,6 +54,7 @@ class RequestValidator {
 
  private:
   grpc::Status CheckModel(bool is_set, const std::string& name) const;
+  int32_t PromptLimit(const v1::GenerateRequest& request) const;
   void CheckPromptLength(const v1::GenerateRequest& request, int64_t num_tokens,
                          Violations& violations) const;
   grpc::Status FillPrompt(const v1::GenerateRequest& request, const std::atomic<bool>* cancelled,

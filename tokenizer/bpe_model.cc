@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "core/checked_math.h"
 #include "tokenizer/utf8.h"
 
 namespace longspan {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr uint32_t kStepsPerCancelCheck = 4096;
 constexpr size_t kMaxSymbolsOfShortPiece = 1024;
+constexpr int64_t kMaxSymbols = std::numeric_limits<int32_t>::max();  // of a piece
 
 uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
@@ -27,9 +29,39 @@ void Push(int32_t id, std::vector<BpeModel::Symbol>& symbols) {
   symbols.push_back({id, position - 1, -1});
 }
 
+Status TooManyTokens() { return Status(absl::StatusCode::kOutOfRange, "too many tokens"); }
+
+// How many symbols the merges can make one token of; the largest int64 when rules feed each other
+// in a circle.
+int64_t MaxSymbolsPerToken(const std::vector<MergeRule>& merges) {
+  constexpr int kMaxPasses = 64;  // one is enough for rules that come after those they build on
+  std::unordered_map<TokenId, int64_t> num_symbols;
+  const auto of = [&](TokenId id) {
+    const auto known = num_symbols.find(id);
+    return known == num_symbols.end() ? 1 : known->second;
+  };
+  int64_t most = 1;
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
+    bool changed = false;
+    for (const MergeRule& rule : merges) {
+      const int64_t sum = std::min<int64_t>(of(rule.left) + of(rule.right), kMaxSymbols);
+      if (sum <= of(rule.merged)) continue;
+      num_symbols[rule.merged] = sum;
+      most = std::max(most, sum);
+      changed = true;
+    }
+    if (!changed) return most;
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
 }  // namespace
 
-BpeModel::BpeModel(BpeModelConfig config) : config_(std::move(config)) {
+BpeModel::BpeModel(BpeModelConfig config)
+    : config_(std::move(config)), max_symbols_per_token_(MaxSymbolsPerToken(config_.merges)) {
+  for (const auto& [piece, id] : config_.whole_piece_ids) {
+    longest_whole_piece_ = std::max(longest_whole_piece_, piece.size());
+  }
   slots_.resize(std::bit_ceil(config_.merges.size() * 2 + 1));
   const uint64_t mask = slots_.size() - 1;
   for (size_t rank = 0; rank < config_.merges.size(); ++rank) {
@@ -50,46 +82,54 @@ std::optional<uint32_t> BpeModel::FindRank(int32_t left, int32_t right) const {
   return std::nullopt;
 }
 
-void BpeModel::Start(std::string_view piece, std::vector<Symbol>& symbols) const {
-  if (config_.unit == BpeUnit::kCharacter) {
-    StartWithCharacters(piece, symbols);
-    return;
-  }
+Status BpeModel::Start(std::string_view piece, size_t max_symbols, const CancelFlag& cancelled,
+                       std::vector<Symbol>& symbols) const {
   bool follows_unknown = false;
-  for (char byte : piece) {
-    const TokenId id = config_.byte_ids[static_cast<uint8_t>(byte)];
-    if (id != kInvalidToken) {
-      Push(ToInt(id), symbols);
-    } else if (config_.unknown && !(config_.fuse_unknown && follows_unknown)) {
-      Push(ToInt(*config_.unknown), symbols);
+  for (uint32_t num_units = 0; !piece.empty(); ++num_units) {
+    if (num_units % kStepsPerCancelCheck == 0) RETURN_IF_ERROR(cancelled.Check());
+    if (symbols.size() > max_symbols) break;
+    if (config_.unit == BpeUnit::kCharacter) {
+      StartWithCharacter(piece, follows_unknown, symbols);
+    } else {
+      StartWithByte(piece, follows_unknown, symbols);
     }
-    follows_unknown = id == kInvalidToken;
   }
+  return absl::OkStatus();
 }
 
-void BpeModel::StartWithCharacters(std::string_view piece, std::vector<Symbol>& symbols) const {
-  bool follows_unknown = false;
-  while (!piece.empty()) {
-    const Utf8Character character = DecodeUtf8(piece);
-    const std::string_view bytes = piece.substr(0, character.num_bytes);
-    piece.remove_prefix(character.num_bytes);
-    if (character.state == Utf8State::kValid) {
-      const auto known = config_.character_ids.find(character.code);
-      if (known != config_.character_ids.end()) {
-        Push(ToInt(known->second), symbols);
-        follows_unknown = false;
-        continue;
-      }
-    }
-    if (config_.has_byte_fallback) {
-      for (char byte : bytes) Push(ToInt(config_.byte_ids[static_cast<uint8_t>(byte)]), symbols);
-      continue;
-    }
-    if (config_.unknown && !(config_.fuse_unknown && follows_unknown)) {
-      Push(ToInt(*config_.unknown), symbols);
-    }
-    follows_unknown = true;
+void BpeModel::StartWithByte(std::string_view& piece, bool& follows_unknown,
+                             std::vector<Symbol>& symbols) const {
+  const TokenId id = config_.byte_ids[static_cast<uint8_t>(piece.front())];
+  piece.remove_prefix(1);
+  if (id != kInvalidToken) {
+    Push(ToInt(id), symbols);
+  } else if (config_.unknown && !(config_.fuse_unknown && follows_unknown)) {
+    Push(ToInt(*config_.unknown), symbols);
   }
+  follows_unknown = id == kInvalidToken;
+}
+
+void BpeModel::StartWithCharacter(std::string_view& piece, bool& follows_unknown,
+                                  std::vector<Symbol>& symbols) const {
+  const Utf8Character character = DecodeUtf8(piece);
+  const std::string_view bytes = piece.substr(0, character.num_bytes);
+  piece.remove_prefix(character.num_bytes);
+  if (character.state == Utf8State::kValid) {
+    const auto known = config_.character_ids.find(character.code);
+    if (known != config_.character_ids.end()) {
+      Push(ToInt(known->second), symbols);
+      follows_unknown = false;
+      return;
+    }
+  }
+  if (config_.has_byte_fallback) {
+    for (char byte : bytes) Push(ToInt(config_.byte_ids[static_cast<uint8_t>(byte)]), symbols);
+    return;
+  }
+  if (config_.unknown && !(config_.fuse_unknown && follows_unknown)) {
+    Push(ToInt(*config_.unknown), symbols);
+  }
+  follows_unknown = true;
 }
 
 template <typename Queue>
@@ -101,7 +141,10 @@ Status BpeModel::MergeAll(const CancelFlag& cancelled, std::vector<Symbol>& symb
   const auto push = [&](int32_t left) {
     if (const std::optional<uint32_t> rank = rank_at(left)) queue.Push({*rank, left});
   };
-  for (size_t left = 0; left + 1 < symbols.size(); ++left) push(static_cast<int32_t>(left));
+  for (size_t left = 0; left + 1 < symbols.size(); ++left) {
+    if (left % kStepsPerCancelCheck == 0) RETURN_IF_ERROR(cancelled.Check());
+    push(static_cast<int32_t>(left));
+  }
 
   for (uint32_t num_steps = 0;; ++num_steps) {
     if (num_steps % kStepsPerCancelCheck == 0) RETURN_IF_ERROR(cancelled.Check());
@@ -126,21 +169,26 @@ Status BpeModel::MergeAll(const CancelFlag& cancelled, std::vector<Symbol>& symb
   }
 }
 
-Status BpeModel::Encode(std::string_view piece, const CancelFlag& cancelled, Scratch& scratch,
-                        std::vector<TokenId>& ids) const {
+Status BpeModel::Encode(std::string_view piece, int64_t max_tokens, const CancelFlag& cancelled,
+                        Scratch& scratch, std::vector<TokenId>& ids) const {
   if (piece.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return InvalidArgument("text: {} bytes (limit {})", piece.size(),
                            std::numeric_limits<int32_t>::max());
   }
-  if (!config_.whole_piece_ids.empty()) {
+  max_tokens = std::max<int64_t>(max_tokens, 0);
+  if (!config_.whole_piece_ids.empty() && piece.size() <= longest_whole_piece_) {
     const auto whole = config_.whole_piece_ids.find(std::string(piece));
     if (whole != config_.whole_piece_ids.end()) {
+      if (max_tokens == 0) return TooManyTokens();
       ids.push_back(whole->second);
       return absl::OkStatus();
     }
   }
+  const int64_t max_symbols =
+      CheckedMul(max_tokens, max_symbols_per_token_).value_or(std::numeric_limits<int64_t>::max());
   scratch.symbols.clear();
-  Start(piece, scratch.symbols);
+  RETURN_IF_ERROR(Start(piece, static_cast<size_t>(max_symbols), cancelled, scratch.symbols));
+  if (static_cast<int64_t>(scratch.symbols.size()) > max_symbols) return TooManyTokens();
   if (scratch.symbols.size() <= kMaxSymbolsOfShortPiece) {
     scratch.short_queue.Clear();
     RETURN_IF_ERROR(MergeAll(cancelled, scratch.symbols, scratch.short_queue));
@@ -149,7 +197,9 @@ Status BpeModel::Encode(std::string_view piece, const CancelFlag& cancelled, Scr
     RETURN_IF_ERROR(MergeAll(cancelled, scratch.symbols, scratch.long_queue));
   }
   for (const Symbol& symbol : scratch.symbols) {
-    if (symbol.id >= 0) ids.push_back(TokenId{symbol.id});
+    if (symbol.id < 0) continue;
+    if (max_tokens-- == 0) return TooManyTokens();
+    ids.push_back(TokenId{symbol.id});
   }
   return absl::OkStatus();
 }

@@ -57,9 +57,11 @@ class BpeModel {
   BpeModel() = default;
   explicit BpeModel(BpeModelConfig config);
 
-  // Appends the ids of one piece of at most 2^31 - 1 bytes. O(n log n).
-  Status Encode(std::string_view piece, const CancelFlag& cancelled, Scratch& scratch,
-                std::vector<TokenId>& ids) const;
+  // Appends the ids of one piece of at most 2^31 - 1 bytes. O(n log n). OUT_OF_RANGE when it has
+  // more than max_tokens; a long piece is then given up before it is merged, with memory in
+  // proportion to max_tokens only.
+  Status Encode(std::string_view piece, int64_t max_tokens, const CancelFlag& cancelled,
+                Scratch& scratch, std::vector<TokenId>& ids) const;
 
  private:
   struct Slot {
@@ -69,14 +71,22 @@ class BpeModel {
   static constexpr uint64_t kNoPair = ~uint64_t{0};
 
   std::optional<uint32_t> FindRank(int32_t left, int32_t right) const;
-  void Start(std::string_view piece, std::vector<Symbol>& symbols) const;
-  void StartWithCharacters(std::string_view piece, std::vector<Symbol>& symbols) const;
+  // The symbols before any merge; stops soon after max_symbols.
+  Status Start(std::string_view piece, size_t max_symbols, const CancelFlag& cancelled,
+               std::vector<Symbol>& symbols) const;
+  // One turn each: appends what the unit at the front of the piece becomes and takes it off.
+  void StartWithByte(std::string_view& piece, bool& follows_unknown,
+                     std::vector<Symbol>& symbols) const;
+  void StartWithCharacter(std::string_view& piece, bool& follows_unknown,
+                          std::vector<Symbol>& symbols) const;
   // Queue: one of merge_queue.h, empty.
   template <typename Queue>
   Status MergeAll(const CancelFlag& cancelled, std::vector<Symbol>& symbols, Queue& queue) const;
 
   BpeModelConfig config_;
-  std::vector<Slot> slots_;  // open addressing; the size is a power of two
+  std::vector<Slot> slots_;            // open addressing; the size is a power of two
+  int64_t max_symbols_per_token_ = 1;  // that merges can make one token of
+  size_t longest_whole_piece_ = 0;     // bytes
 };
 
 }  // namespace longspan

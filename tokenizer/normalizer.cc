@@ -154,7 +154,8 @@ StatusOr<std::string> ApplyToValid(const NormalizerStep& step, std::string_view 
 
 }  // namespace
 
-StatusOr<std::string> Normalizer::Apply(std::string_view text, RegexScratch& scratch) const {
+StatusOr<std::string> Normalizer::Apply(std::string_view text, const CancelFlag& cancelled,
+                                        RegexScratch& scratch) const {
   std::string current(text);
   for (const NormalizerStep& step : steps_) {
     if (current.empty()) break;
@@ -165,6 +166,7 @@ StatusOr<std::string> Normalizer::Apply(std::string_view text, RegexScratch& scr
     std::string next;
     std::string_view rest = current;
     while (!rest.empty()) {
+      RETURN_IF_ERROR(cancelled.Check());
       const Utf8Stretch stretch = FirstUtf8Stretch(rest);
       const std::string_view part = rest.substr(0, stretch.num_bytes);
       rest.remove_prefix(stretch.num_bytes);

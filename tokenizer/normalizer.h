@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/status.h"
+#include "tokenizer/cancel_flag.h"
 #include "tokenizer/regex.h"
 
 namespace longspan {
@@ -36,7 +37,9 @@ class Normalizer {
   explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
   bool empty() const { return steps_.empty(); }
-  StatusOr<std::string> Apply(std::string_view text, RegexScratch& scratch) const;
+  // `cancelled` is looked at between steps.
+  StatusOr<std::string> Apply(std::string_view text, const CancelFlag& cancelled,
+                              RegexScratch& scratch) const;
 
  private:
   std::vector<NormalizerStep> steps_;

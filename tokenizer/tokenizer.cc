@@ -17,25 +17,43 @@ class Encoding {
 
   StatusOr<std::vector<TokenId>> Run(std::string_view text) {
     if (options_.add_special_tokens) ids_ = parts_.prefix;
-    RETURN_IF_ERROR(parts_.raw_added_tokens.Split(
-        text, options_.parse_special_tokens, cancelled_,
-        [&](std::string_view stretch, std::optional<TokenId> id) -> Status {
-          if (id) {
-            ids_.push_back(*id);
-            return absl::OkStatus();
-          }
-          return EncodeRaw(stretch, stretch.data() == text.data());
-        }));
+    if (Status encoded = Split(text); !encoded.ok()) {
+      if (absl::IsOutOfRange(encoded)) return TooManyTokens();
+      return encoded;
+    }
     if (options_.add_special_tokens) {
       ids_.insert(ids_.end(), parts_.suffix.begin(), parts_.suffix.end());
     }
+    if (num_left() < 0) return TooManyTokens();
     return std::move(ids_);
   }
 
  private:
+  int64_t num_left() const { return options_.max_tokens - static_cast<int64_t>(ids_.size()); }
+
+  Status TooManyTokens() const {
+    return MakeStatus(absl::StatusCode::kOutOfRange, "text: more than {} tokens (limit {})",
+                      options_.max_tokens, options_.max_tokens);
+  }
+
+  Status Add(TokenId id) {
+    if (num_left() <= 0) return TooManyTokens();
+    ids_.push_back(id);
+    return absl::OkStatus();
+  }
+
+  Status Split(std::string_view text) {
+    return parts_.raw_added_tokens.Split(
+        text, options_.parse_special_tokens, cancelled_,
+        [&](std::string_view stretch, std::optional<TokenId> id) -> Status {
+          return id ? Add(*id) : EncodeRaw(stretch, stretch.data() == text.data());
+        });
+  }
+
   Status EncodeRaw(std::string_view text, bool at_text_start) {
     if (parts_.normalizer.empty()) return EncodeNormalized(text, at_text_start);
-    ASSIGN_OR_RETURN(const std::string normalized, parts_.normalizer.Apply(text, regex_));
+    ASSIGN_OR_RETURN(const std::string normalized,
+                     parts_.normalizer.Apply(text, cancelled_, regex_));
     return EncodeNormalized(normalized, at_text_start);
   }
 
@@ -43,15 +61,12 @@ class Encoding {
     return parts_.normalized_added_tokens.Split(
         text, options_.parse_special_tokens, cancelled_,
         [&](std::string_view stretch, std::optional<TokenId> id) -> Status {
-          if (id) {
-            ids_.push_back(*id);
-            return absl::OkStatus();
-          }
+          if (id) return Add(*id);
           return parts_.pre_tokenizer.Split(stretch, at_text_start && stretch.data() == text.data(),
                                             regex_, [&](std::string_view piece) -> Status {
                                               RETURN_IF_ERROR(cancelled_.Check());
-                                              return parts_.model.Encode(piece, cancelled_, bpe_,
-                                                                         ids_);
+                                              return parts_.model.Encode(piece, num_left(),
+                                                                         cancelled_, bpe_, ids_);
                                             });
         });
   }

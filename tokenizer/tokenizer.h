@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,8 @@ struct TokenizerParts;
 struct EncodeOptions {
   bool add_special_tokens = true;     // what the model's file adds around a text (often a BOS)
   bool parse_special_tokens = false;  // false: "<|im_start|>" in the text is plain text
+  // A text of more tokens is OUT_OF_RANGE, found without encoding all of it.
+  int64_t max_tokens = std::numeric_limits<int64_t>::max();
 };
 
 // Immutable after construction, so any number of threads may use one object at once. Does no I/O.

@@ -62,7 +62,8 @@ Status PlaceAddedTokens(const JsonNode& node, Vocabulary& vocabulary, TokenizerP
       (entry.is_normalized ? normalized : raw).push_back(entry.token);
       continue;
     }
-    ASSIGN_OR_RETURN(std::string content, parts.normalizer.Apply(entry.token.content, scratch));
+    ASSIGN_OR_RETURN(std::string content,
+                     parts.normalizer.Apply(entry.token.content, CancelFlag(nullptr), scratch));
     const int32_t id = ToInt(entry.token.id);
     if (content.empty() || content.size() > kMaxAddedTokenBytes) {
       return node.Error(fmt::format("id {}: normalized content of {} bytes (limit 1 to {})", id,

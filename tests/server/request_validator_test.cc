@@ -316,6 +316,11 @@ TEST_F(RequestValidatorTest, Fault_R2_TextIsMeasuredInTokens) {
   EXPECT_EQ(out_.params.prompt.size(), 255u);
   request.set_text(std::string(256, 'a'));
   EXPECT_EQ(Field(request), "text");
+  request.set_text(std::string(32 << 20, 'a'));  // given up early
+  EXPECT_EQ(Field(request), "text");
+  request.set_text(std::string(256, 'a'));
+  request.mutable_stop()->set_max_tokens(0);
+  EXPECT_EQ(Field(request), "") << "prompt only may fill the context";
 }
 
 TEST_F(RequestValidatorTest, Fault_R3_MaxTokensDefaultsToTheRoomLeft) {

@@ -25,7 +25,7 @@ BpeModelConfig Letters() {
 std::vector<TokenId> Encode(const BpeModelConfig& config, const std::string& piece) {
   BpeModel::Scratch scratch;
   std::vector<TokenId> ids;
-  EXPECT_TRUE(BpeModel(config).Encode(piece, CancelFlag(nullptr), scratch, ids).ok());
+  EXPECT_TRUE(BpeModel(config).Encode(piece, 1 << 20, CancelFlag(nullptr), scratch, ids).ok());
   return ids;
 }
 
@@ -71,12 +71,61 @@ TEST(BpeModel, APairThatIsListedTwiceHasItsLastRank) {
   EXPECT_EQ(Encode(config, "xabcx"), Ids({'x', 'a', 258, 'x'}));
 }
 
+TEST(BpeModel, AtMostMaxTokensAreMade) {
+  const auto encode = [](const std::string& piece, int64_t max_tokens) {
+    BpeModel::Scratch scratch;
+    std::vector<TokenId> ids;
+    return BpeModel(Letters()).Encode(piece, max_tokens, CancelFlag(nullptr), scratch, ids);
+  };
+  EXPECT_TRUE(encode("abcabcx", 3).ok());
+  EXPECT_TRUE(encode("", 0).ok());
+  for (const auto& [piece, max_tokens] : {std::pair{"abcabcx", 2}, {"xxx", 2}, {"x", 0}}) {
+    EXPECT_EQ(encode(piece, max_tokens).code(), absl::StatusCode::kOutOfRange) << piece;
+  }
+}
+
+// A token has at most three of these symbols, so ten tokens are known to be too few after thirty.
+TEST(BpeModel, AHopelessPieceIsGivenUpBeforeItIsMerged) {
+  BpeModel::Scratch scratch;
+  std::vector<TokenId> ids;
+  const std::string piece(64 << 20, 'a');
+  const Status status = BpeModel(Letters()).Encode(piece, 10, CancelFlag(nullptr), scratch, ids);
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_LE(scratch.symbols.size(), 31u);
+  EXPECT_TRUE(ids.empty());
+}
+
+// "a" + "b" is "a": a token may stand for any number of symbols, so nothing is given up early.
+TEST(BpeModel, RulesInACircleStillEncode) {
+  BpeModelConfig config = Letters();
+  config.merges = {{TokenId{'a'}, TokenId{'b'}, TokenId{'a'}}};
+  BpeModel::Scratch scratch;
+  std::vector<TokenId> ids;
+  const std::string piece = "a" + std::string(5000, 'b');
+  EXPECT_TRUE(BpeModel(config).Encode(piece, 1, CancelFlag(nullptr), scratch, ids).ok());
+  EXPECT_EQ(ids, Ids({'a'}));
+}
+
+// Bytes that are dropped make no symbols; the flag is seen all the same.
+TEST(BpeModel, TheFirstLoopSeesTheCancelFlag) {
+  const std::atomic<bool> cancelled = true;
+  BpeModel::Scratch scratch;
+  std::vector<TokenId> ids;
+  for (const char byte : {'a', '\xFF'}) {
+    scratch.symbols.clear();
+    const Status status = BpeModel(Letters()).Encode(std::string(100000, byte), 1 << 20,
+                                                     CancelFlag(&cancelled), scratch, ids);
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+    EXPECT_LE(scratch.symbols.size(), 4096u);
+  }
+}
+
 TEST(BpeModel, TheMergeLoopSeesTheCancelFlag) {
   const std::atomic<bool> cancelled = true;
   BpeModel::Scratch scratch;
   std::vector<TokenId> ids;
   for (size_t num_bytes : {size_t{2}, size_t{100000}}) {
-    const Status status = BpeModel(Letters()).Encode(std::string(num_bytes, 'a'),
+    const Status status = BpeModel(Letters()).Encode(std::string(num_bytes, 'a'), 1 << 20,
                                                      CancelFlag(&cancelled), scratch, ids);
     EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   }

@@ -2,6 +2,7 @@
 // text.
 #include "tokenizer/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -85,6 +86,29 @@ TEST(Tokenizer, EncodingStopsWhenItIsCancelled) {
   }
   const std::atomic<bool> not_cancelled = false;
   EXPECT_TRUE(LoadVariant("byte_level", "smollm")->Encode("a 1", {}, &not_cancelled).ok());
+}
+
+TEST(Tokenizer, ATextOfMoreTokensThanAskedForIsRefusedEarlyAndOthersAreNot) {
+  for (const char* family : {"byte_level", "sentencepiece"}) {
+    const auto tokenizer = Load(Base(family));
+    const std::string text = "the dog <s> 12345 <|end|> caf\u00E9";
+    for (const bool special : {false, true}) {
+      EncodeOptions options{.add_special_tokens = special, .parse_special_tokens = special};
+      const auto all = tokenizer->Encode(text, options);
+      ASSERT_TRUE(all.ok()) << all.status();
+      options.max_tokens = static_cast<int64_t>(all->size());
+      EXPECT_EQ(tokenizer->Encode(text, options).value(), *all);
+      for (const int64_t max_tokens :
+           {options.max_tokens - 1, options.max_tokens / 2, int64_t{0}}) {
+        options.max_tokens = max_tokens;
+        const Status status = tokenizer->Encode(text, options).status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange) << max_tokens;
+        EXPECT_NE(StatusMessage(status).find(fmt::format("(limit {})", max_tokens)),
+                  std::string::npos)
+            << status;
+      }
+    }
+  }
 }
 
 TEST(Tokenizer, BytesThatAreNotUtf8SurviveTheRoundTrip) {
