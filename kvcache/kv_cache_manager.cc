@@ -16,7 +16,7 @@ KvCacheManager::KvCacheManager(const KvCacheConfig& config)
       block_tokens_(static_cast<size_t>(config.block_size)) {}
 
 PrefixChain KvCacheManager::Root(AdapterId adapter, std::string_view salt) const {
-  PrefixChain root = PrefixCache::Root(config_.identity, adapter, salt);
+  PrefixChain root = PrefixCache::Root(config_.identity, adapter, salt, config_.hash_seed);
   root.closed = !config_.enable_prefix_cache;
   return root;
 }

@@ -28,6 +28,7 @@ struct KvCacheConfig {
   bool enable_prefix_cache = true;
   std::string identity;  // everything that changes K/V besides tokens: model, KV dtype
   PrefixCache::HashFunction hash = &PrefixCache::DefaultHash;  // tests force collisions
+  uint64_t hash_seed = 0;  // a server draws one; with a fixed one all is deterministic
 };
 
 struct KvCacheStats {

@@ -38,10 +38,11 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t block_size, HashFunction ha
         block_size);
 }
 
-PrefixChain PrefixCache::Root(std::string_view identity, AdapterId adapter, std::string_view salt) {
+PrefixChain PrefixCache::Root(std::string_view identity, AdapterId adapter, std::string_view salt,
+                              uint64_t seed) {
   const BlockHash parts[3] = {FromXxh(XXH3_128bits(identity.data(), identity.size())),
                               FromXxh(XXH3_128bits(salt.data(), salt.size())),
-                              {static_cast<uint64_t>(ToInt(adapter)), 0}};
+                              {static_cast<uint64_t>(ToInt(adapter)), seed}};
   PrefixChain root;
   root.root = root.hash = FromXxh(XXH3_128bits(parts, sizeof(parts)));
   return root;

@@ -37,8 +37,10 @@ class PrefixCache {
   PrefixCache(int32_t num_blocks, int32_t block_size, HashFunction hash);
 
   // The start of a chain. identity: all that changes K/V besides tokens (model, KV dtype);
-  // salt: isolates tenants.
-  static PrefixChain Root(std::string_view identity, AdapterId adapter, std::string_view salt);
+  // salt: isolates tenants; seed: makes hashes of the process unknown to its clients, who could
+  // else fill one bucket.
+  static PrefixChain Root(std::string_view identity, AdapterId adapter, std::string_view salt,
+                          uint64_t seed);
 
   BlockHash HashBlock(const PrefixChain& chain, std::span<const TokenId> tokens) const;
   // The block with these tokens at this place of the chain; kInvalidBlock when there is none.

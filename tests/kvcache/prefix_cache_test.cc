@@ -30,7 +30,7 @@ BlockId Find(const PrefixCache& cache, const PrefixChain& chain,
 class PrefixCacheTest : public testing::TestWithParam<PrefixCache::HashFunction> {
  protected:
   PrefixCache cache_{8, 2, GetParam()};
-  const PrefixChain root_ = PrefixCache::Root("model", AdapterId{}, "");
+  const PrefixChain root_ = PrefixCache::Root("model", AdapterId{}, "", 0);
 };
 
 TEST_P(PrefixCacheTest, FindsABlockAtItsPlaceOnly) {
@@ -52,11 +52,22 @@ TEST_P(PrefixCacheTest, EqualTokensBehindDifferentStartsAreDifferent) {
   EXPECT_EQ(Find(cache_, a, Tokens({9, 9})), BlockId{2});
 }
 
+// A client that knows the hash function still does not know which blocks meet in a bucket.
+TEST(PrefixCache, TheSeedChangesEveryHashAndNothingElse) {
+  PrefixCache cache(8, 2, &PrefixCache::DefaultHash);
+  const PrefixChain one = PrefixCache::Root("model", AdapterId{}, "", 1);
+  const PrefixChain two = PrefixCache::Root("model", AdapterId{}, "", 2);
+  EXPECT_NE(cache.HashBlock(one, Tokens({1, 2})), cache.HashBlock(two, Tokens({1, 2})));
+  EXPECT_EQ(one.hash, PrefixCache::Root("model", AdapterId{}, "", 1).hash);
+  Extend(cache, two, BlockId{3}, Tokens({1, 2}));
+  EXPECT_EQ(Find(cache, two, Tokens({1, 2})), BlockId{3});
+}
+
 TEST_P(PrefixCacheTest, SaltModelAndAdapterSeparate) {
   Extend(cache_, root_, BlockId{0}, Tokens({1, 2}));
-  for (const PrefixChain& other : {PrefixCache::Root("model", AdapterId{}, "salt"),
-                                   PrefixCache::Root("other", AdapterId{}, ""),
-                                   PrefixCache::Root("model", AdapterId{1}, "")}) {
+  for (const PrefixChain& other : {PrefixCache::Root("model", AdapterId{}, "salt", 0),
+                                   PrefixCache::Root("other", AdapterId{}, "", 0),
+                                   PrefixCache::Root("model", AdapterId{1}, "", 0)}) {
     EXPECT_EQ(Find(cache_, other, Tokens({1, 2})), kInvalidBlock);
   }
 }
