@@ -66,17 +66,22 @@ void CpuAttentionBackend::Plan(const AttentionBatch& batch) {
   params_.seq_lens = batch.seq_lens.data();
   params_.block_table = batch.block_table.data();
   params_.block_table_stride = batch.block_table_stride;
-  int64_t tokens_read = 0;
-  for (size_t b = 0; b < batch.seq_lens.size(); ++b) {
-    const int64_t num_rows = batch.cu_seqlens_q[b + 1] - batch.cu_seqlens_q[b];
-    if (num_rows == 0) continue;
-    int64_t in_sight = batch.seq_lens[b];
-    if (params_.window_left >= 0) in_sight = std::min(in_sight, params_.window_left + num_rows);
-    tokens_read += in_sight;
-  }
-  layer_bytes_read_ =
-      tokens_read * (kv_pool_.shape().BytesPerToken() / kv_pool_.shape().num_layers);
+  layer_bytes_read_ = LayerBytesRead(batch.cu_seqlens_q);
+  last_layer_bytes_read_ = LayerBytesRead(batch.cu_seqlens_q_last);
   cost_ = {};
+}
+
+// Keys and values in sight of these query rows.
+int64_t CpuAttentionBackend::LayerBytesRead(std::span<const int32_t> cu_seqlens_q) const {
+  int64_t tokens = 0;
+  for (size_t b = 0; b < batch_.seq_lens.size(); ++b) {
+    const int64_t num_rows = cu_seqlens_q[b + 1] - cu_seqlens_q[b];
+    if (num_rows == 0) continue;
+    int64_t in_sight = batch_.seq_lens[b];
+    if (params_.window_left >= 0) in_sight = std::min(in_sight, params_.window_left + num_rows);
+    tokens += in_sight;
+  }
+  return tokens * (kv_pool_.shape().BytesPerToken() / kv_pool_.shape().num_layers);
 }
 
 void CpuAttentionBackend::Run(int32_t layer, const LayerTensors& tensors) {
@@ -90,10 +95,12 @@ void CpuAttentionBackend::Run(int32_t layer, const LayerTensors& tensors) {
   params_.k = view.k;
   params_.v = view.v;
   params_.cu_seqlens_q = last ? batch_.cu_seqlens_q_last.data() : batch_.cu_seqlens_q.data();
+  int32_t num_splits = 0;
   const KernelStatus status =
-      AttentionCpu(threads_, params_, options_, workspace_.bytes(), &cost_.num_splits);
+      AttentionCpu(threads_, params_, options_, workspace_.bytes(), &num_splits);
   CHECK(status == KernelStatus::kOk, "{}", KernelStatusText(status));
-  cost_.kv_bytes_read += layer_bytes_read_;
+  cost_.num_splits = std::max(cost_.num_splits, num_splits);
+  cost_.kv_bytes_read += last ? last_layer_bytes_read_ : layer_bytes_read_;
   cost_.seconds += Seconds(clock_.Now() - start);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "core/clock.h"
 #include "core/status.h"
@@ -41,6 +42,7 @@ class CpuAttentionBackend final : public AttentionBackend {
   CpuAttentionBackend(const AttentionParams& shape, const CpuAttentionLimits& limits,
                       KvPool& kv_pool, ThreadPool& threads);
   void Store(const KvLayerView& view, const LayerTensors& tensors);
+  int64_t LayerBytesRead(std::span<const int32_t> cu_seqlens_q) const;
 
   KvPool& kv_pool_;
   ThreadPool& threads_;
@@ -48,7 +50,8 @@ class CpuAttentionBackend final : public AttentionBackend {
   const CpuAttentionOptions options_;
   AttentionParams params_;  // shape and, after Plan, the batch
   AttentionBatch batch_;
-  int64_t layer_bytes_read_ = 0;  // keys and values in sight of the step's rows, one layer
+  int64_t layer_bytes_read_ = 0;  // of each layer but the last
+  int64_t last_layer_bytes_read_ = 0;
   AttentionCost cost_;
   AlignedBuffer workspace_;
 };

@@ -285,10 +285,6 @@ KvPoolShape KvPoolShapeOf(const ModelConfig& config, DType kv_dtype, int32_t blo
           .dtype = kv_dtype};
 }
 
-int64_t KvBytesPerToken(const ModelConfig& config, DType kv_dtype) {
-  return KvPoolShapeOf(config, kv_dtype, 1, 1).BytesPerToken();
-}
-
 StatusOr<std::unique_ptr<DecoderRunner>> MakeCpuRunner(WeightSource& source,
                                                        const DecoderOptions& options,
                                                        KvPool& pool) {

@@ -25,10 +25,9 @@ struct DecoderOptions {
   bool check_weights = false;  // refuse weights that are not finite (else: a warning)
 };
 
-// The pool that a model needs, and what a token costs in it.
+// The pool that a model needs.
 KvPoolShape KvPoolShapeOf(const ModelConfig& config, DType kv_dtype, int32_t block_size,
                           int32_t num_blocks);
-int64_t KvBytesPerToken(const ModelConfig& config, DType kv_dtype);
 
 struct DecoderTimes;
 

@@ -19,7 +19,7 @@ namespace longspan::testing {
 namespace {
 
 constexpr int32_t kBlockSize = 4;
-constexpr int32_t kNumBlocks = 128;
+constexpr int32_t kNumBlocks = 256;
 constexpr DecoderOptions kOptions{
     .threads = 2, .max_num_seqs = 8, .max_num_batched_tokens = 256, .max_model_len = 256};
 
@@ -314,7 +314,19 @@ TEST_F(RunnerTest, StepsWithoutTokensOrWithoutLogitsAreLegal) {
   EXPECT_EQ(result.num_tokens, std::vector<int32_t>{0});
   EXPECT_TRUE(result.token_ids.empty() && result.logprobs.empty() &&
               result.prompt_logprobs.empty());
-  EXPECT_EQ(result.kv_bytes_read, 16 * KvBytesPerToken(source_->config(), DType::kFloat32));
+  // Keys and values of one token in one layer; the last of the two layers has no rows to attend.
+  EXPECT_EQ(result.kv_bytes_read, 16 * pool_->shape().BytesPerToken() / 2);
+}
+
+TEST_F(RunnerTest, SplitsAreThoseOfTheLayerThatIsCutMost) {
+  DecoderOptions options = kOptions;
+  options.max_num_batched_tokens = options.max_model_len = 600;
+  options.num_splits = 4;
+  runner_ = *MakeCpuRunner(*source_, options, *pool_);
+  SchedulerOutput middle;
+  Admit(middle, 0, Greedy(), {}, 700);
+  Schedule(middle, 0, 0, Prompt(600), false);
+  EXPECT_EQ(Run(middle).attention_splits, 2);  // 600 tokens have two parts; the last layer no rows
 }
 
 // A NaN in one row of the output matrix breaks every sequence's logits; in one row of the
@@ -385,7 +397,8 @@ TEST_F(RunnerTest, CountsItsMemory) {
   EXPECT_GE(runner_->weights_bytes(), floats * 4);
   EXPECT_LE(runner_->weights_bytes(), floats * 4 * 11 / 10);
   EXPECT_GT(runner_->workspace_bytes(), 0);
-  EXPECT_EQ(KvBytesPerToken(source_->config(), DType::kFloat16), 2 * 2 * 2 * 16 * 2);
+  EXPECT_EQ(KvPoolShapeOf(source_->config(), DType::kFloat16, 1, 1).BytesPerToken(),
+            2 * 2 * 2 * 16 * 2);
 }
 
 TEST(MakeCpuRunner, OptionsBelowOneAreRefusedByName) {
