@@ -1,6 +1,5 @@
-// Writing the paged KV cache: storing new keys and values, copying the used part of a block (fork),
-// and filling slots with NaN (tests prove by it that nothing reads what it must not). Reading is
-// attention's.
+// Writing the paged KV cache: storing new keys and values. Reading is attention's; whole blocks are
+// copied and poisoned by kvcache/kv_pool.h.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +42,5 @@ struct KvStoreParams {
 
 // Rounds to nearest even; float16 overflow becomes infinity.
 KernelStatus KvStoreCpu(ThreadPool& pool, const KvPoolView& pool_view, const KvStoreParams& params);
-
-// Copies tokens [0, num_tokens) of block src to block dst, all heads.
-KernelStatus KvCopyBlockCpu(const KvPoolView& pool_view, int32_t src, int32_t dst,
-                            int32_t num_tokens);
-
-// Sets tokens [first_token, end_token) of a block to NaN, all heads.
-KernelStatus KvFillPoisonCpu(const KvPoolView& pool_view, int32_t block, int32_t first_token,
-                             int32_t end_token);
 
 }  // namespace longspan

@@ -82,18 +82,6 @@ char* RowOf(const KvPoolView& pool, bool values, int64_t block, int64_t offset, 
   return static_cast<char*>(values ? pool.v : pool.k) + element * DTypeBytes(pool.dtype);
 }
 
-// Calls f(row, is it a value, token of the block, head) for tokens [begin, end) of a block.
-template <typename F>
-void ForEachRow(const KvPoolView& pool, int32_t block, int32_t begin, int32_t end, F&& f) {
-  for (int32_t offset = begin; offset < end; ++offset) {
-    for (int32_t head = 0; head < pool.num_kv_heads; ++head) {
-      for (const bool values : {false, true}) {
-        f(RowOf(pool, values, block, offset, head), values, offset, head);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 HWY_EXPORT(StoreHalves);
@@ -135,30 +123,6 @@ KernelStatus KvStoreCpu(ThreadPool& threads, const KvPoolView& pool, const KvSto
                 }
               }
             });
-  return KernelStatus::kOk;
-}
-
-KernelStatus KvCopyBlockCpu(const KvPoolView& pool, int32_t src, int32_t dst, int32_t num_tokens) {
-  if (const KernelStatus status = CheckPool(pool); status != KernelStatus::kOk) return status;
-  if (num_tokens < 0 || num_tokens > pool.block_size || src < 0 || dst < 0) {
-    return KernelStatus::kBadShape;
-  }
-  if (src == dst) return KernelStatus::kOk;
-  const size_t row_bytes = static_cast<size_t>(pool.head_dim) * DTypeBytes(pool.dtype);
-  ForEachRow(pool, src, 0, num_tokens, [&](char* row, bool values, int32_t offset, int32_t head) {
-    std::memcpy(RowOf(pool, values, dst, offset, head), row, row_bytes);
-  });
-  return KernelStatus::kOk;
-}
-
-KernelStatus KvFillPoisonCpu(const KvPoolView& pool, int32_t block, int32_t first_token,
-                             int32_t end_token) {
-  if (const KernelStatus status = CheckPool(pool); status != KernelStatus::kOk) return status;
-  if (first_token < 0 || end_token > pool.block_size || block < 0) return KernelStatus::kBadShape;
-  // All bits set is a NaN in each of the three formats.
-  const size_t row_bytes = static_cast<size_t>(pool.head_dim) * DTypeBytes(pool.dtype);
-  ForEachRow(pool, block, first_token, end_token,
-             [&](char* row, bool, int32_t, int32_t) { std::memset(row, 0xff, row_bytes); });
   return KernelStatus::kOk;
 }
 

@@ -158,39 +158,6 @@ TEST(KvStore, Trap_07_SlotsBeyond32BitsOfElements) {
   munmap(memory, bytes);
 }
 
-TEST(KvStore, ACopyTakesTheUsedTokensOnly) {
-  ThreadPool threads(1);
-  Pool pool(DType::kFloat16, true);
-  Rows rows({8, 9, 10, 11});
-  ASSERT_EQ(KvStoreCpu(threads, pool.view, rows.params), KernelStatus::kOk);
-  ASSERT_EQ(KvCopyBlockCpu(pool.view, 2, 5, 3), KernelStatus::kOk);
-  for (int64_t token = 0; token < 4; ++token) {
-    for (int32_t head = 0; head < kHeads; ++head) {
-      for (int32_t d = 0; d < kDim; ++d) {
-        const bool copied = token < 3;
-        EXPECT_EQ(pool.Bits(false, 20 + token, head, d),
-                  copied ? pool.Bits(false, 8 + token, head, d) : 0x1111u);
-        EXPECT_EQ(pool.Bits(true, 20 + token, head, d),
-                  copied ? pool.Bits(true, 8 + token, head, d) : 0x2222u);
-      }
-    }
-  }
-  EXPECT_EQ(KvCopyBlockCpu(pool.view, 2, 2, 4), KernelStatus::kOk);
-  EXPECT_EQ(KvCopyBlockCpu(pool.view, 2, 3, 5), KernelStatus::kBadShape);
-}
-
-TEST(KvStore, PoisonIsNanInEveryFormatAndStaysInItsTokens) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Pool pool(dtype);
-    ASSERT_EQ(KvFillPoisonCpu(pool.view, 1, 1, 3), KernelStatus::kOk);
-    const uint32_t all = dtype == DType::kFloat32 ? 0xffffffffu : 0xffffu;
-    EXPECT_NE(pool.Bits(false, 4, 2, 19), all);
-    EXPECT_EQ(pool.Bits(false, 5, 0, 0), all);
-    EXPECT_EQ(pool.Bits(true, 6, 2, 19), all);
-    EXPECT_NE(pool.Bits(true, 7, 0, 0), all);
-  }
-}
-
 TEST(KvStore, UnknownTypesAreRefused) {
   ThreadPool threads(1);
   KvPoolView view = Pool(DType::kFloat16).view;
