@@ -13,13 +13,6 @@ constexpr std::optional<T> CheckedMul(T a, T b) {
   return out;
 }
 
-template <std::integral T>
-constexpr std::optional<T> CheckedAdd(T a, T b) {
-  T out;
-  if (__builtin_add_overflow(a, b, &out)) return std::nullopt;
-  return out;
-}
-
 // ceil(a / b) for a >= 0, b > 0, without overflow near the top of T.
 template <std::integral T>
 constexpr T CeilDiv(T a, T b) {

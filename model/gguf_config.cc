@@ -282,7 +282,6 @@ StatusOr<VocabularyData> ReadGgufVocabulary(const GgufFile& gguf, const ModelCon
   RETURN_IF_ERROR(fields.status());
   data.tokens = tokens->strings;
   if (types != nullptr) data.token_types.assign(types->integers.begin(), types->integers.end());
-  if (scores != nullptr) data.scores.assign(scores->floats.begin(), scores->floats.end());
   if (merges != nullptr) data.merges = merges->strings;
   return data;
 }

@@ -6,11 +6,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "model/config_check.h"
 #include "model/hf_rope.h"
 #include "model/json_fields.h"
-#include "model/json_text.h"
 
 namespace longspan {
 namespace {

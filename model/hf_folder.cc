@@ -11,9 +11,9 @@
 #include <set>
 #include <system_error>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "model/hf_config.h"
-#include "model/json_text.h"
 #include "model/safetensors_file.h"
 
 namespace longspan {
@@ -24,8 +24,8 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
-constexpr int64_t kMaxTokenizerBytes = 128 << 20;
-constexpr size_t kMaxFiles = 512;  // all are open at once
+constexpr int64_t kMaxTokenizerBytes = 64 << 20;  // as the tokenizer's own
+constexpr size_t kMaxFiles = 512;                 // all are open at once
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 

@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "core/json.h"
 #include "core/log.h"
-#include "model/json_text.h"
 
 namespace longspan {
 

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "core/checked_math.h"
+#include "core/json.h"
 #include "core/log.h"
-#include "model/json_text.h"
 
 namespace longspan {
 namespace {

@@ -16,7 +16,6 @@ struct VocabularyData {
   std::string pre_tokenizer;         // "smollm", "gpt-2", "llama-bpe", "qwen2"
   std::vector<std::string> tokens;
   std::vector<int32_t> token_types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
-  std::vector<float> scores;
   std::vector<std::string> merges;
   int32_t bos_id = -1;  // -1: not given
   int32_t eos_id = -1;

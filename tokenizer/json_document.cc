@@ -1,77 +1,10 @@
 #include "tokenizer/json_document.h"
 
 #include <algorithm>
-#include <unordered_set>
-#include <vector>
 
 #include "core/log.h"
 
 namespace longspan {
-namespace {
-
-using nlohmann::json;
-
-// The depth of brackets outside strings, without parsing: the parser must never see a deeper text.
-bool IsDeeperThan(std::string_view text, int max_depth) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > max_depth) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
-
-// Sees every key while the document is parsed.
-class DuplicateKeyFinder {
- public:
-  bool operator()(int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      open_objects_.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      open_objects_.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects_.back().insert(key).second && !duplicate_) duplicate_ = key;
-    }
-    return true;
-  }
-  const std::optional<std::string>& duplicate() const { return duplicate_; }
-
- private:
-  std::vector<std::unordered_set<std::string>> open_objects_;
-  std::optional<std::string> duplicate_;
-};
-
-}  // namespace
-
-StatusOr<json> ParseJsonDocument(std::string_view text, std::string_view name, int max_depth) {
-  if (IsDeeperThan(text, max_depth)) {
-    return InvalidArgument("{}: nested too deep (limit {})", name, max_depth);
-  }
-  DuplicateKeyFinder finder;
-  try {
-    json document = json::parse(text, std::ref(finder));
-    if (finder.duplicate()) {
-      return InvalidArgument("{}: key \"{}\" appears twice in one object", name,
-                             Escaped(*finder.duplicate()));
-    }
-    return document;
-  } catch (const json::parse_error& error) {
-    return InvalidArgument("{}: not valid JSON (at byte {})", name, error.byte);
-  } catch (const json::exception&) {
-    return InvalidArgument("{}: not valid JSON (a number out of range)", name);
-  }
-}
 
 Status JsonNode::Error(std::string_view problem) const {
   return InvalidArgument("{}: {}", place_, problem);

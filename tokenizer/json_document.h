@@ -1,5 +1,5 @@
-// JSON from a file that is not trusted: bounded depth, no duplicate keys, and typed access whose
-// errors name the place ("tokenizer.json: model.merges[3]: ...").
+// Typed access to a JSON document whose errors name the place ("tokenizer.json: model.merges[3]:
+// ..."). Parsing is core/json.h.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,6 @@
 #include "core/status.h"
 
 namespace longspan {
-
-// Refuses text that is not JSON, nests deeper than max_depth or repeats a key in an object. `name`
-// is what errors call the document.
-StatusOr<nlohmann::json> ParseJsonDocument(std::string_view text, std::string_view name,
-                                           int max_depth);
 
 // A value and where it is. Borrows the document.
 class JsonNode {

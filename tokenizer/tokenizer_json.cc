@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/json.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/json_document.h"
 #include "tokenizer/tokenizer_json_steps.h"
@@ -124,8 +125,7 @@ StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerJson(std::string_view json_tex
     return InvalidArgument("tokenizer.json: {} bytes (limit {})", json_text.size(),
                            kMaxTokenizerJsonBytes);
   }
-  ASSIGN_OR_RETURN(const json document,
-                   ParseJsonDocument(json_text, "tokenizer.json", kMaxTokenizerJsonDepth));
+  ASSIGN_OR_RETURN(const json document, ParseJson(json_text, "tokenizer.json"));
   const JsonNode root(document, "tokenizer.json");
   // Truncation and padding are the caller's business: a server has limits of its own.
   RETURN_IF_ERROR(root.CheckKeys({"version", "truncation", "padding", "added_tokens", "normalizer",

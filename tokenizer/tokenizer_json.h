@@ -15,7 +15,6 @@
 namespace longspan {
 
 inline constexpr size_t kMaxTokenizerJsonBytes = size_t{64} << 20;
-inline constexpr int kMaxTokenizerJsonDepth = 64;
 inline constexpr int64_t kMaxVocabularySize = int64_t{1} << 22;
 
 // tokenizer.json does not say which ids begin and end a text; config.json does. Both are checked

@@ -1,6 +1,6 @@
 // Builds the value from nlohmann's event interface, which lets limits stop the parser early and
 // reports errors by a call instead of an exception.
-#include "model/json_text.h"
+#include "core/json.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

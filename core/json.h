@@ -1,5 +1,5 @@
 // JSON from files that nobody vouches for: bounded depth and size, no key twice, no exception. Also
-// the words for messages about a value. Not for tokenizer.json, which the tokenizer reads itself.
+// the words for messages about a value. A target of its own (core_json): few need it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
