@@ -172,6 +172,33 @@ TEST(Decoder, Case_052_BiasesAndHeadNormsFollowTheConfig) {
   }
 }
 
+// Both at once: the norms of q and k come after their biases and before the rotation.
+TEST(Decoder, Case_052_BiasesAndHeadNormsTogether) {
+  nlohmann::json json = TinyConfigJson("qwen3");
+  json["attention_bias"] = true;
+  json["rms_norm_eps"] = 1e-2;  // large enough that another eps would show
+  TemporaryFolder config_folder;
+  config_folder.Write("config.json", json.dump());
+  const ModelConfig config = (*OpenDummyModel(config_folder.path()))->config();
+  ASSERT_TRUE(config.qkv_bias && config.qk_norm);
+  std::vector<SafetensorsSpec> tensors = TinyTensors(config);
+  int changed = 0;
+  for (SafetensorsSpec& tensor : tensors) {
+    const bool bias = tensor.name.ends_with(".bias");
+    const bool norm = tensor.name.find("q_norm") != std::string::npos ||
+                      tensor.name.find("k_norm") != std::string::npos;
+    if (!bias && !norm) continue;
+    ++changed;
+    tensor.data =
+        FloatBytes(std::vector<float>(static_cast<size_t>(tensor.shape[0]), bias ? 0.5f : 2.0f));
+  }
+  EXPECT_EQ(changed, config.num_layers * (config.o_bias ? 6 : 5));
+  TemporaryFolder folder;
+  WriteModelFolder(folder, json, tensors);
+  const auto source = OpenFolder(folder);
+  EXPECT_LT(WorstDifference(*source, 40, {}, 7), 1e-4);
+}
+
 // Llama with attention_bias: q, k, v and the output projection all have one.
 TEST(Decoder, Case_052_LlamaMayHaveBiasesEverywhereInAttention) {
   nlohmann::json config = TinyConfigJson("toy_t");

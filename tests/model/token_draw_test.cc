@@ -204,26 +204,30 @@ TEST(TokenDraw, SummaryReportsEveryKindOfNonFiniteLogitAnywhere) {
   }
 }
 
-// 100,000 draws of a one-hot row and of a row whose rounded sum is not 1 never leave the
-// vocabulary.
+// 100,000 draws each (10,000 beside the case's own limits of k) of a one-hot row and of a row whose
+// rounded sum is not 1 never leave the vocabulary; the first draw of each is the largest number
+// below 1.
 TEST(TokenDraw, Case_032_NeverAnIdOutsideTheVocabulary) {
   constexpr int32_t kVocab = 512;
   std::vector<float> one_hot(kVocab, -1e4f);
   one_hot[1] = 10.0f;
   std::vector<float> flat(kVocab, std::log(1.0f / kVocab));
-  flat[0] -= 1e-4f;
+  flat[0] += std::log1p(-1e-7f * kVocab);  // the probabilities sum to 1 - 1e-7
   TokenDraw draw(kVocab);
   for (const int32_t top_k : {1 << 30, 0, -1, 1, kVocab, kVocab - 1}) {
+    const int num_draws = top_k == 1 << 30 || top_k == 0 ? 100'000 : 10'000;
     for (const float top_p : {1.0f, 0.999999f, 1e-7f, 0.0f}) {
       SamplingParams params;
       params.top_k = top_k;
       params.top_p = top_p;
-      for (int i = 0; i < 100'000; i += top_p == 1.0f ? 1 : 10) {
+      draw.SetRow(one_hot);
+      for (int i = 0; i < num_draws; ++i) {
         const double uniform = i == 0 ? 1.0 - 0x1p-53 : UniformAt(1, top_k, i);
-        draw.SetRow(one_hot);
         ASSERT_EQ(draw.Draw(params, uniform), TokenId{1}) << top_k << ' ' << top_p;
-        if (i % 10 != 0) continue;
-        draw.SetRow(flat);
+      }
+      draw.SetRow(flat);
+      for (int i = 0; i < num_draws; ++i) {
+        const double uniform = i == 0 ? 1.0 - 0x1p-53 : UniformAt(2, top_k, i);
         const int32_t id = ToInt(draw.Draw(params, uniform));
         ASSERT_TRUE(id >= 0 && id < kVocab) << id;
       }

@@ -266,6 +266,63 @@ TEST(SchedulerPrefixCacheRules, AWaitingPromptIsNotHashedInEveryStep) {
   EXPECT_EQ(harness.outcome(waiting).tokens, harness.ExpectedTokens(waiting));
 }
 
+// All the work that time to first token is made of: steps, tokens and hashes of a prompt that
+// another salt has cached are those of a prompt that nobody has.
+TEST(SchedulerPrefixCacheRules, Fault_I1_AnotherSaltsCacheChangesNoWork) {
+  struct Work {
+    int64_t steps, tokens, hashes, hits;
+    bool operator==(const Work&) const = default;
+  };
+  HarnessConfig config;
+  config.kv.hash = &CountingHash;
+  config.kv.num_blocks = 4096;
+  for (const int32_t length : {1, 4, 5, 40, 200}) {
+    SchedulerHarness harness(config);
+    const auto run = [&](std::vector<TokenId> prompt, const char* salt) {
+      SequenceParams params = Request(std::move(prompt), 1);
+      params.cache_salt = salt;
+      const Work before{harness.num_steps(), harness.model.num_tokens_computed(), g_num_hashes,
+                        harness.scheduler.stats().kv.hit_tokens};
+      const SeqId id = harness.Submit(params);
+      harness.RunUntilIdle();
+      EXPECT_EQ(harness.outcome(id).tokens, harness.ExpectedTokens(id));
+      return Work{harness.num_steps() - before.steps,
+                  harness.model.num_tokens_computed() - before.tokens, g_num_hashes - before.hashes,
+                  harness.scheduler.stats().kv.hit_tokens - before.hits};
+    };
+    const Work first = run(Prompt(length), "a");
+    const Work across = run(Prompt(length), "b");
+    EXPECT_EQ(across, first) << length;
+    EXPECT_EQ(run(Prompt(length, 300), "b"), first) << length;
+    EXPECT_EQ(run(Prompt(length), "a") == first, length <= 4) << "a hit would show";
+  }
+}
+
+TEST(SchedulerPrefixCacheRules, Fault_C2_ACancelledPrefillLeavesWholeBlocksOnly) {
+  for (int chunks = 1; chunks <= 12; ++chunks) {
+    for (const int32_t chunk : {16, 7}) {
+      HarnessConfig config;
+      config.scheduler.max_prefill_chunk = chunk;
+      SchedulerHarness harness(config);
+      const SeqId id = harness.Submit(Request(Prompt(200), 5));
+      for (int i = 0; i < chunks; ++i) harness.Step();
+      EXPECT_TRUE(harness.scheduler.Abort(id, FinishReason::kCancelled));
+      const int64_t computed = harness.model.num_tokens_computed();
+      EXPECT_EQ(computed, chunks * chunk);
+      EXPECT_FALSE(harness.Step());  // not one chunk more
+      EXPECT_EQ(harness.model.num_tokens_computed(), computed);
+      EXPECT_TRUE(harness.outcome(id).tokens.empty());
+      const KvCacheStats stats = harness.scheduler.stats().kv;
+      EXPECT_EQ(stats.num_held, 0);
+      EXPECT_EQ(stats.num_evictable, computed / 4);  // the complete ones
+      const SeqId again = harness.Submit(Request(Prompt(200), 5));
+      harness.RunUntilIdle();
+      EXPECT_EQ(harness.outcome(again).num_cached_tokens, computed / 4 * 4);
+      EXPECT_EQ(harness.outcome(again).tokens, harness.ExpectedTokens(again));
+    }
+  }
+}
+
 // Random streams, penalties and stop ids are functions of the tokens, whatever the way there.
 TEST(SchedulerPrefixCacheRules, Case_033_HistoryIsTheSameColdWarmPreemptedAndChunked) {
   SequenceParams params = Request(Prompt(26), 8);

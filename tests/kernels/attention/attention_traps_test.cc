@@ -138,7 +138,7 @@ TEST_P(AttentionTraps, Trap_06_NeighboursOfEmptySequencesKeepTheirRows) {
 }
 
 // A pool of 5 GB and more of address space, of which a few pages are ever touched.
-TEST_P(AttentionTraps, Trap_07_OffsetsBeyond32BitsReachTheRightBlock) {
+TEST_P(AttentionTraps, Case_038_Trap_07_OffsetsBeyond32BitsReachTheRightBlock) {
   const int64_t bytes = int64_t{24} << 30;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -173,8 +173,8 @@ TEST_P(AttentionTraps, Trap_07_OffsetsBeyond32BitsReachTheRightBlock) {
   munmap(memory, bytes);
 }
 
-TEST_P(AttentionTraps, Trap_07_RowOffsetsOfQueriesBeyond32Bits) {
-  // Case_038: a token stride so large that token 3 starts behind 2^32 elements.
+TEST_P(AttentionTraps, Case_038_Trap_07_RowOffsetsOfQueriesBeyond32Bits) {
+  // A token stride so large that token 3 starts behind 2^32 elements.
   const int64_t stride = (int64_t{1} << 32) / 3 + 64;
   const int64_t bytes = 4 * stride * 4;
   void* memory = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE,
