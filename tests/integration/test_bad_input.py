@@ -3,13 +3,14 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 
 import pytest
 import write_tiny_model
 from gguf_writer import STRING, UINT32, Gguf
-from harness import free_port
+from harness import CODE, free_port
 
 OPTIONS, RESOURCES, FILES = 2, 3, 4
 
@@ -127,6 +128,52 @@ def test_WrongArchitecture(launch, tmp_path):
         assert word in sentence and "config.json" in sentence, sentence
 
 
+def shard(folder, number):
+    return os.path.join(folder, f"model-{number:05d}-of-00003.safetensors")
+
+
+def test_Case_050_ShardsThatAreNotWhatTheIndexSays(launch, tmp_path):
+    """Missing, renamed, cut, swapped, and a tensor in no shard: refused by name. A shard too many: a warning."""
+
+    def fresh(name):
+        folder = str(tmp_path / name)
+        write_tiny_model.write_model("toy_t", folder, shards=3)
+        return folder
+
+    def refused(folder, word):
+        assert word in sentence_of(launch.binary, FILES, *quiet(model=folder)), word
+
+    folder = fresh("missing")
+    os.remove(shard(folder, 2))
+    refused(folder, "model-00002-of-00003.safetensors")
+    folder = fresh("renamed")
+    os.rename(shard(folder, 2), os.path.join(folder, "model-2.safetensors"))
+    refused(folder, "model-00002-of-00003.safetensors")
+    for number in (1, 2, 3):
+        for cut in (1, 4096):
+            folder = fresh(f"cut-{number}-{cut}")
+            os.truncate(shard(folder, number), os.path.getsize(shard(folder, number)) - cut)
+            refused(folder, f"model-0000{number}-of-00003.safetensors")
+    folder = fresh("swapped")
+    os.rename(shard(folder, 1), os.path.join(folder, "x"))
+    os.rename(shard(folder, 2), shard(folder, 1))
+    os.rename(os.path.join(folder, "x"), shard(folder, 2))
+    refused(folder, "model.safetensors.index.json")
+    folder = fresh("ghost")
+    index = os.path.join(folder, "model.safetensors.index.json")
+    with open(index, encoding="utf-8") as file:
+        content = json.load(file)
+    content["weight_map"]["model.ghost.weight"] = "model-00002-of-00003.safetensors"
+    write_tiny_model.write_json(index, content)
+    refused(folder, "model.ghost.weight")
+    folder = fresh("unlisted")
+    with open(os.path.join(folder, "extra.safetensors"), "wb") as file:
+        file.write(b"not even a header")
+    run = subprocess.run([launch.binary, *quiet(model=folder), "--check"], capture_output=True, text=True, timeout=60)
+    warnings = [line for line in run.stderr.splitlines() if " warn" in line and "extra.safetensors" in line]
+    assert run.returncode == 0 and len(warnings) == 1, run.stderr
+
+
 def test_AddressesInUse(launch, toy, tmp_path):
     """Any of the three listeners of a running server, and a port of somebody else's; the first is unaffected."""
     admin = f"unix:{tmp_path}/admin"
@@ -167,3 +214,21 @@ def test_FullDiskForLogsKeepsTheExitCode(launch, toy, tmp_path):
             run = subprocess.run(["prlimit", "--fsize=0", launch.binary, *quiet(**{"model": toy, **flags})],
                                  stdout=log, stderr=log, timeout=60)
         assert run.returncode == code
+
+
+@pytest.mark.parametrize("where", ["/dev/full", ">(head -n 1 > /dev/null)"], ids=["full", "pipe"])
+def test_Fault_D9_ServesWhileItsLogsCannotBeWritten(launch, toy, where):
+    """From the start on, or once the reader of the pipe has gone: requests are answered and SIGTERM ends with 0."""
+    with launch(toy) as server:
+        server.remember_canary()
+        canary = server.canary
+    redirected = ("bash", "-c", f'exec "$@" > {where} 2>&1', "bash")
+    with launch(toy, launcher=redirected, log_level="debug") as server:
+        server.canary = canary
+        for i in range(50):
+            assert len(server.generate([i], 3).ids()) == 3
+            assert server.generate([600], 3).code == CODE.INVALID_ARGUMENT
+        server.check_health()
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        assert server.log_text() == ""

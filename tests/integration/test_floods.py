@@ -1,5 +1,7 @@
-"""Clients that do too much, or read too little: faults C6, C10 to C13 in full size, frame by frame where it matters."""
+"""Clients that do too much, or read too little: faults C6, C10 to C13 and C16 in full size, frame by frame where it matters."""
 
+import random
+import socket
 import threading
 import time
 
@@ -277,3 +279,40 @@ def test_Fault_C13_EveryBorderOfMessageSizes(server):
         assert of_size(size) == CODE.RESOURCE_EXHAUSTED
     channel.close()
     assert len(server.generate([1], 2).ids()) == 2
+
+
+# ---- C16: not HTTP/2 ---------------------------------------------------------------------------
+
+
+def is_hung_up(connection):
+    """Reads to the end that the server makes; the client keeps its side open."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_Fault_C16_TheServerHangsUp(server):
+    """HTTP/1, TLS and noise: that connection is closed by the server, and a thousand of them are a few log lines."""
+    rng = random.Random(160)
+    host, port = server.address.rsplit(":", 1)
+    neighbour = server.start([1], 200)
+    lines = len(server.log_text().splitlines())
+    payloads = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /longspan.v1.Inference/Generate HTTP/1.1\r\nContent-Length: 10\r\n\r\n0123456789",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\xff\xff\x00\x00\x00\x00\x00\x00" + bytes(100),
+    ]
+    payloads += [bytes([rng.randrange(0x80, 256)]) + rng.randbytes(rng.randrange(24, 300)) for _ in range(995)]
+    for payload in payloads:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(payload)
+            assert is_hung_up(connection)
+    assert neighbour.result().code == CODE.OK
+    text = server.log_text()
+    assert len(text.splitlines()) - lines <= 20, "log lines are rate-limited"
+    assert all(ord(c) >= 0x20 or c == "\n" for c in text), "and escaped"
