@@ -1,8 +1,10 @@
 // longspan-server: parses the command line and runs the application.
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "server/application.h"
@@ -36,6 +38,16 @@ int main(int argc, char** argv) {
     case ParsedCommandLine::Action::kRun:
       break;
   }
-  longspan::Application application(parsed->options);
-  return static_cast<int>(application.Run());
+  // The only exceptions that are not somebody's answer: the system has no memory or thread to give.
+  try {
+    longspan::Application application(parsed->options);
+    return static_cast<int>(application.Run());
+  } catch (const std::bad_alloc&) {
+    std::fputs(
+        "longspan-server: out of memory (a limit of address space is too low for this model)\n",
+        stderr);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "longspan-server: the system refuses a resource: %s\n", error.what());
+  }
+  return static_cast<int>(longspan::ExitCode::kResources);
 }
