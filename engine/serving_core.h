@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/dtype.h"
@@ -27,6 +28,7 @@ struct ServingCoreOptions {
   std::string weight_dtype = "auto";
   std::string kv_cache_dtype = "auto";
   std::string matmul_precision = "auto";
+  int64_t memory_limit_bytes = 0;     // 0: what the machine and its container allow
   int64_t kv_cache_memory_bytes = 0;  // 0: chosen, see ChooseNumBlocks
   int32_t num_blocks = 0;             // 0: from bytes
   int32_t block_size = 16;
@@ -35,7 +37,7 @@ struct ServingCoreOptions {
   int num_splits = 0;
   bool poison_freed = false;
   std::string fault;    // test-only, see fault_runner.h; refused where not compiled in
-  EngineConfig engine;  // its max_model_len and kv_bytes_per_token are filled in
+  EngineConfig engine;  // its max_model_len is filled in
 };
 
 // A loaded model, ready to serve. Immutable but for the engine, whose thread is not started yet.
@@ -52,7 +54,8 @@ class ServingCore {
 
   Engine& engine() { return *engine_; }
   const ModelConfig& config() const { return config_; }
-  const VocabularyData& vocabulary() const { return vocabulary_; }
+  // Hands over the tokenizer's data, which nobody needs once the tokenizer is made.
+  VocabularyData TakeVocabulary() { return std::move(vocabulary_); }
   int32_t max_model_len() const { return max_model_len_; }
   int32_t num_blocks() const { return pool_->shape().num_blocks; }
   int32_t block_size() const { return pool_->shape().block_size; }
@@ -84,8 +87,13 @@ class ServingCore {
 };
 
 // Blocks of the pool when no flag says so: room for max_num_seqs sequences of max_model_len tokens,
-// at most 40 % of the memory limit, at least one.
+// at most 40 % of the memory limit and 80 % of what the weights leave of it, at least one.
 int32_t ChooseNumBlocks(int64_t bytes_per_block, int32_t block_size, int32_t max_num_seqs,
-                        int32_t max_model_len, int64_t memory_limit_bytes);
+                        int32_t max_model_len, int64_t memory_limit_bytes, int64_t weights_bytes);
+
+// Whether all of it fits together, once the weights are loaded. The pool's memory is used only
+// bit by bit, so nothing else would tell before the machine kills the process under load.
+Status CheckMemory(int64_t weights_bytes, int64_t workspace_bytes, const KvPoolShape& pool,
+                   int64_t memory_limit_bytes);
 
 }  // namespace longspan

@@ -13,10 +13,13 @@ constexpr int kProbePasses = 4;
 
 }  // namespace
 
-MatmulPrecision ResolveMatmulPrecision(const std::string& name) {
+StatusOr<MatmulPrecision> ResolveMatmulPrecision(const std::string& name, bool has_bfloat16) {
   if (name == "float32") return MatmulPrecision::kFloat32;
-  if (name == "bfloat16") return MatmulPrecision::kBFloat16;
-  return CpuHasBFloat16() ? MatmulPrecision::kBFloat16 : MatmulPrecision::kFloat32;
+  if (name == "bfloat16" && !has_bfloat16) {
+    return InvalidArgument(
+        "--matmul-precision: this processor has no bfloat16 products (use auto or float32)");
+  }
+  return has_bfloat16 ? MatmulPrecision::kBFloat16 : MatmulPrecision::kFloat32;
 }
 
 double MeasureReadBandwidth(int threads) {

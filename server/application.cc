@@ -213,7 +213,7 @@ ExitCode Application::Load() {
 }
 
 Status Application::MakeTokenizer() {
-  const VocabularyData& data = core_->vocabulary();
+  const VocabularyData data = core_->TakeVocabulary();
   if (data.empty()) {
     spdlog::warn("the model has no tokenizer: requests must bring token ids");
     return Status();
@@ -277,6 +277,7 @@ ExitCode Application::Drain(Duration timeout) {
   wait_for_writes(deadline);
   const int32_t cut = server_->num_open_requests();
   core_->engine().Stop();
+  if (core_->engine().fatal_error().has_value()) return EndAfterDeviceLoss();
   if (cut > 0) wait_for_writes(clock_.Now() + kLastWrites);
   server_->Shutdown(kLastWrites);
   spdlog::info("stopped; {} requests were cut off", cut);

@@ -1,4 +1,4 @@
-"""grpc.health.v1 without its package: one unary call and two tiny messages, written by hand."""
+"""grpc.health.v1 without its package: two calls and two tiny messages, written by hand."""
 
 UNKNOWN, SERVING, NOT_SERVING = 0, 1, 2
 
@@ -23,3 +23,13 @@ def Health(channel, message, timeout):
         response_deserializer=_status,
     )
     return check(message, timeout=timeout)
+
+
+def Watch(channel, message):
+    """An iterator over the statuses of a service, the current one first."""
+    watch = channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        request_serializer=HealthCheckRequest.serialize,
+        response_deserializer=_status,
+    )
+    return watch(message)
