@@ -13,7 +13,18 @@ namespace {
 // much air, cannot be computed before it.
 constexpr double kHopelessMargin = 1.5;
 
+constexpr size_t kIdsPerList = 8;  // what a short list takes besides its ids
+
 SeqId Next(SeqId first, int32_t index) { return SeqId{ToInt(first) + index}; }
+
+// What a request keeps in memory while it waits, in token ids: its prompt and its lists.
+int64_t QueuedSize(const SequenceParams& params) {
+  const SamplingParams& sampling = params.sampling;
+  size_t size = params.prompt.size() + params.stop_token_ids.size() + sampling.logit_bias.size() +
+                sampling.allowed_token_ids.size();
+  for (const std::vector<TokenId>& word : sampling.bad_words) size += kIdsPerList + word.size();
+  return static_cast<int64_t>(size);
+}
 
 // One token of one sequence: as the scheduler tells decodes from prefill chunks.
 bool IsDecode(const ScheduledSequence& sequence) { return sequence.num_scheduled_tokens == 1; }
@@ -41,7 +52,7 @@ void Engine::Start() {
 
 SubmitResult Engine::Submit(EngineRequest request) {
   const TimePoint now = clock_.Now();
-  const auto prompt_tokens = static_cast<int64_t>(request.params.prompt.size());
+  const int64_t size = QueuedSize(request.params);
   const int32_t n = request.params.n;
   SubmitResult result;
   {
@@ -62,31 +73,34 @@ SubmitResult Engine::Submit(EngineRequest request) {
       result.retry_after_seconds = queue_delay_;
       return result;
     }
-    if (queued_requests_ > 0 && queued_tokens_ + prompt_tokens > config_.max_queued_tokens) {
-      result.status = MakeStatus(
-          absl::StatusCode::kResourceExhausted,
-          "queue: {} prompt tokens wait and {} more were sent (limit --max-queued-tokens {})",
-          queued_tokens_, prompt_tokens, config_.max_queued_tokens);
+    if (queued_requests_ > 0 && queued_tokens_ + size > config_.max_queued_tokens) {
+      result.status =
+          MakeStatus(absl::StatusCode::kResourceExhausted,
+                     "queue: {} tokens wait, of prompts and of lists such as bad words, "
+                     "and {} more were sent (limit --max-queued-tokens {})",
+                     queued_tokens_, size, config_.max_queued_tokens);
       result.retry_after_seconds = queue_delay_;
       return result;
     }
     result.first = SeqId{next_seq_id_};
     next_seq_id_ += n;
     ++queued_requests_;
-    queued_tokens_ += prompt_tokens;
+    queued_tokens_ += size;
     is_idle_ = false;
-    inbox_.push_back(SubmitCommand{result.first, std::move(request), now});
+    inbox_.push_back(SubmitCommand{result.first, std::move(request), now, size});
   }
   wake_.notify_one();
   return result;
 }
 
-void Engine::Enqueue(Command command) {
+bool Engine::Enqueue(Command command) {
   {
     const std::lock_guard lock(mutex_);
+    if (closed_) return false;
     inbox_.push_back(std::move(command));
   }
   wake_.notify_one();
+  return true;
 }
 
 void Engine::Abort(SeqId first, int32_t n, FinishReason reason) {
@@ -98,11 +112,11 @@ void Engine::StopFound(SeqId id, int32_t num_tokens) { Enqueue(StopCommand{id, n
 void Engine::ReaderCaughtUp(SeqId first, int32_t n) { Enqueue(CaughtUpCommand{first, n}); }
 
 void Engine::ResetPrefixCache(std::function<void(int32_t)> done) {
-  Enqueue(ResetCacheCommand{std::move(done)});
+  if (!Enqueue(ResetCacheCommand{done})) done(0);
 }
 
 void Engine::List(std::function<void(std::vector<SequenceInfo>)> done) {
-  Enqueue(ListCommand{std::move(done)});
+  if (!Enqueue(ListCommand{done})) done({});
 }
 
 void Engine::StopAdmitting() {
@@ -146,6 +160,12 @@ std::optional<double> Engine::estimated_queue_delay_seconds() const {
   return queue_delay_;
 }
 
+Duration Engine::turn_age() const {
+  const Duration begin(turn_begin_.load(std::memory_order_relaxed));
+  if (begin == Duration::zero()) return Duration::zero();
+  return clock_.Now() - TimePoint(begin);
+}
+
 std::optional<Status> Engine::fatal_error() const {
   const std::lock_guard lock(mutex_);
   return fatal_error_;
@@ -178,17 +198,18 @@ void Engine::WaitForWork() {
 }
 
 bool Engine::RunOnce() {
+  turn_begin_.store(clock_.Now().time_since_epoch().count(), std::memory_order_relaxed);
   DrainInbox();
   const bool ran = RunStep();
   if (!ran) {
     Deliver(clock_.Now());
     Publish();
   }
+  turn_begin_.store(0, std::memory_order_relaxed);
   return ran;
 }
 
 void Engine::DrainInbox() {
-  commands_.clear();
   {
     const std::lock_guard lock(mutex_);
     commands_.swap(inbox_);
@@ -196,41 +217,47 @@ void Engine::DrainInbox() {
   for (Command& command : commands_) {
     std::visit([this](auto& c) { Execute(c); }, command);
   }
+  commands_.clear();  // they hold streams and callbacks, which are not kept while the engine sleeps
 }
 
 void Engine::Execute(SubmitCommand& command) {
   SequenceParams& params = command.request.params;
   std::vector<SeqId> ids(static_cast<size_t>(params.n));
+  const std::optional<HopelessDeadline> hopeless = FindHopeless(params, command.now);
   for (int32_t i = 0; i < params.n; ++i) {
     ids[static_cast<size_t>(i)] = Next(command.first, i);
-    tracks_[ids[static_cast<size_t>(i)]] =
-        Track{.stream = command.request.stream,
-              .first = command.first,
-              .n = params.n,
-              .counts_as_queued = i == 0,
-              .prompt_tokens = static_cast<int64_t>(params.prompt.size()),
-              .last_token = std::nullopt};
+    tracks_[ids[static_cast<size_t>(i)]] = Track{.stream = command.request.stream,
+                                                 .first = command.first,
+                                                 .n = params.n,
+                                                 .counts_as_queued = i == 0,
+                                                 .queued_size = command.size,
+                                                 .started = std::nullopt,
+                                                 .last_token = std::nullopt,
+                                                 .hopeless = hopeless};
   }
-  const bool hopeless = IsHopeless(params, command.now);
   scheduler_.Add(ids, std::move(params), command.now);
-  if (hopeless) {
+  if (hopeless.has_value()) {
     for (const SeqId id : ids) scheduler_.Abort(id, FinishReason::kDeadline);
   } else {
     newly_added_.push_back(command.first);
   }
 }
 
-// Whether the prompt cannot be computed before the deadline even if it started now.
-bool Engine::IsHopeless(const SequenceParams& params, TimePoint now) const {
+// Set when the prompt cannot be computed before the deadline even if it started now.
+std::optional<HopelessDeadline> Engine::FindHopeless(const SequenceParams& params,
+                                                     TimePoint now) const {
   const auto fastest = estimator_.fastest_prefill_tokens_per_second();
-  if (!params.deadline.has_value() || !fastest.has_value()) return false;
+  if (!params.deadline.has_value() || !fastest.has_value()) return std::nullopt;
   int64_t tokens = static_cast<int64_t>(params.prompt.size());
   if (params.use_prefix_cache) {
     const PrefixMatch match = kv_cache_.FindPrefix(kv_cache_.Root(AdapterId{}, params.cache_salt),
                                                    TokenView{params.prompt, {}}, tokens - 1);
     tokens -= static_cast<int64_t>(match.blocks.size()) * kv_cache_.block_size();
   }
-  return static_cast<double>(tokens) > *fastest * kHopelessMargin * Seconds(*params.deadline - now);
+  const HopelessDeadline found{static_cast<double>(tokens) / *fastest,
+                               Seconds(*params.deadline - now)};
+  if (found.estimated_seconds <= kHopelessMargin * found.deadline_seconds) return std::nullopt;
+  return found;
 }
 
 void Engine::Execute(AbortCommand& command) {
@@ -241,7 +268,11 @@ void Engine::Execute(StopCommand& command) { scheduler_.Stop(command.id, command
 
 void Engine::Execute(CaughtUpCommand& command) {
   const TimePoint now = clock_.Now();
-  for (int32_t i = 0; i < command.n; ++i) scheduler_.Resume(Next(command.first, i), now);
+  for (int32_t i = 0; i < command.n; ++i) {
+    const SeqId id = Next(command.first, i);
+    if (!scheduler_.Resume(id, now)) continue;
+    tracks_.at(id).last_token.reset();  // the pause was the reader's: no stall
+  }
 }
 
 void Engine::Execute(ResetCacheCommand& command) { command.done(kv_cache_.ResetPrefixCache()); }
@@ -312,19 +343,37 @@ void Engine::CountStep(TimePoint begin, TimePoint end, Duration scheduling) {
 
 // Requests that the first Schedule after their arrival did not start are told that they wait.
 void Engine::TellQueued(TimePoint now) {
-  for (const SeqId first : newly_added_) {
+  std::erase_if(newly_added_, [this](SeqId first) {
     const auto it = tracks_.find(first);
-    if (it == tracks_.end() || !it->second.counts_as_queued) continue;
+    return it == tracks_.end() || !it->second.counts_as_queued;
+  });
+  if (newly_added_.empty()) return;
+  const std::vector<int32_t> positions = scheduler_.QueuePositions(newly_added_);
+  const int64_t waiting_tokens = scheduler_.stats().num_waiting_tokens;
+  for (size_t i = 0; i < newly_added_.size(); ++i) {
+    const int32_t position = std::max(0, positions[i]);
     StreamEvent notice;
-    notice.stream = it->second.stream;
-    notice.event.id = first;
+    notice.stream = tracks_.at(newly_added_[i]).stream;
+    notice.event.id = newly_added_[i];
     notice.time = now;
-    notice.queued =
-        QueuedNotice{std::max(0, scheduler_.QueuePosition(first)), estimated_queue_delay_seconds()};
+    notice.queued = QueuedNotice{position, EstimateDelay(waiting_tokens, position + 1)};
     outgoing_.push_back(std::move(notice));
   }
   newly_added_.clear();
   outbox_.Push(outgoing_);
+}
+
+// How long until so many waiting requests have started: these prompt tokens have to be computed,
+// and when no slot is free, as many sequences have to end. Nothing is said before there are
+// measurements.
+std::optional<double> Engine::EstimateDelay(int64_t num_tokens, int32_t num_requests) const {
+  const auto prefill_rate = estimator_.prefill_tokens_per_second();
+  if (!prefill_rate.has_value()) return std::nullopt;
+  const double prefill = static_cast<double>(num_tokens) / *prefill_rate;
+  if (num_requests == 0 || !scheduler_.slots_are_full()) return prefill;
+  const auto slot_seconds = estimator_.mean_slot_seconds();
+  if (!slot_seconds.has_value()) return std::nullopt;
+  return std::max(prefill, num_requests * *slot_seconds / config_.scheduler.max_num_seqs);
 }
 
 void Engine::Deliver(TimePoint now) {
@@ -341,17 +390,20 @@ void Engine::DeliverEvent(SequenceEvent& event, TimePoint now) {
   Track& track = it->second;
   LeaveQueue(track);
   if (event.kind == SequenceEvent::Kind::kTokens) {
-    if (track.last_token.has_value()) {
+    if (track.last_token.has_value() && track.num_preemptions == event.num_preemptions) {
       stats_.longest_decode_stall_seconds =
           std::max(stats_.longest_decode_stall_seconds, Seconds(now - *track.last_token));
     }
     track.last_token = now;
+    track.num_preemptions = event.num_preemptions;
     track.stream->AddPending(1);
   } else if (event.kind == SequenceEvent::Kind::kPromptLogprobs) {
     track.stream->AddPending(static_cast<int64_t>(event.logprobs.size()));
   }
+  if (event.kind == SequenceEvent::Kind::kStarted) track.started = now;
   const bool last = event.kind == SequenceEvent::Kind::kFinished;
-  outgoing_.push_back(StreamEvent{track.stream, std::move(event), now, std::nullopt});
+  if (last && track.started.has_value()) estimator_.OnSlotFreed(now - *track.started);
+  outgoing_.push_back({track.stream, std::move(event), now, std::nullopt, track.hopeless});
   if (last) tracks_.erase(it);
 }
 
@@ -372,15 +424,16 @@ void Engine::LeaveQueue(Track& track) {
   track.counts_as_queued = false;
   const std::lock_guard lock(mutex_);
   --queued_requests_;
-  queued_tokens_ -= track.prompt_tokens;
+  queued_tokens_ -= track.queued_size;
 }
 
 // Whatever is left ends with UNAVAILABLE; commands of the inbox are carried out first, so that no
-// submission is lost without an answer.
+// submission and no question is lost without an answer. Later ones do not get in.
 void Engine::EndEverything() {
   {
     const std::lock_guard lock(mutex_);
     admitting_ = false;
+    closed_ = true;
   }
   DrainInbox();
   std::vector<SeqId> left;
@@ -408,13 +461,12 @@ void Engine::Publish() {
   stats_.prefix_hits_tokens = scheduler.kv.hit_tokens;
   stats_.prefix_evictions_blocks = scheduler.kv.evicted_blocks;
   stats_.tokens_per_second = estimator_.tokens_per_second(clock_.Now());
-  const auto prefill_rate = estimator_.prefill_tokens_per_second();
+  const std::optional<double> delay =
+      EstimateDelay(scheduler.num_waiting_tokens, scheduler.num_waiting);
   {
     const std::lock_guard lock(mutex_);
     published_ = stats_;
-    if (prefill_rate.has_value()) {
-      queue_delay_ = static_cast<double>(stats_.waiting_tokens) / *prefill_rate;
-    }
+    queue_delay_ = delay;
     is_idle_ = scheduler_.idle() && inbox_.empty();
   }
   idle_.notify_all();

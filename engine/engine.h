@@ -1,6 +1,6 @@
 // The step loop: the one thread that owns scheduler, KV cache and model runner. Everything else
-// talks to it through a bounded inbox (Submit, Abort, ...) and hears from it through the Outbox and
-// the EngineObserver.
+// talks to it through an inbox (Submit, which is bounded, Abort, ...) and hears from it through the
+// Outbox and the EngineObserver.
 #pragma once
 
 #include <atomic>
@@ -29,11 +29,10 @@ namespace longspan {
 struct EngineConfig {
   SchedulerConfig scheduler;
   int32_t max_queued_requests = 1024;
-  int64_t max_queued_tokens = 8 * 1024 * 1024;
-  int64_t kv_bytes_per_token = 0;  // all layers; for the bytes a sequence read
-  Duration step_delay{};           // test-only: added to every step
-  std::function<void()>
-      on_fatal;               // called once on the engine thread when a step failed; may be empty
+  int64_t max_queued_tokens = 8 * 1024 * 1024;  // of prompts, and of lists such as bad words
+  Duration step_delay{};                        // test-only: added to every step
+  // Called once on the engine thread when a step failed; may be empty.
+  std::function<void()> on_fatal;
   bool start_paused = false;  // test-only: schedules nothing until Resume
 };
 
@@ -70,9 +69,10 @@ class Engine {
   // count.
   void StopFound(SeqId id, int32_t num_tokens);
   void ReaderCaughtUp(SeqId first, int32_t n);
-  // Forgets cached blocks that nobody holds; `done` is called on the engine thread.
+  // Forgets all cached prefixes; blocks that somebody holds stay held. `done` is called on the
+  // engine thread; on the caller's, with 0, once the engine has stopped.
   void ResetPrefixCache(std::function<void(int32_t blocks)> done);
-  // ListRequests of the Admin service; `done` is called on the engine thread.
+  // ListRequests of the Admin service; `done` likewise, with nothing once the engine has stopped.
   void List(std::function<void(std::vector<SequenceInfo>)> done);
 
   // Refuses new requests from now on; running and waiting ones finish.
@@ -86,6 +86,8 @@ class Engine {
   // Last published stats and estimates.
   EngineStats stats() const;
   std::optional<double> estimated_queue_delay_seconds() const;
+  // How long the turn that runs now has taken; zero between turns. For a watchdog.
+  Duration turn_age() const;
   // Set once a step failed on the device; the process has to end.
   std::optional<Status> fatal_error() const;
 
@@ -98,6 +100,7 @@ class Engine {
     SeqId first;
     EngineRequest request;
     TimePoint now;
+    int64_t size;  // what it counts for in the queue, in tokens
   };
   struct AbortCommand {
     SeqId first;
@@ -127,8 +130,11 @@ class Engine {
     SeqId first{};  // of its request
     int32_t n = 1;
     bool counts_as_queued = false;  // the request's first sequence until it starts or ends
-    int64_t prompt_tokens = 0;
-    std::optional<TimePoint> last_token;
+    int64_t queued_size = 0;
+    std::optional<TimePoint> started;
+    std::optional<TimePoint> last_token;  // since it last began to run
+    int32_t num_preemptions = 0;          // at its last token
+    std::optional<HopelessDeadline> hopeless;
   };
 
   void Loop();
@@ -140,17 +146,18 @@ class Engine {
   void Execute(CaughtUpCommand& command);
   void Execute(ResetCacheCommand& command);
   void Execute(ListCommand& command);
-  bool IsHopeless(const SequenceParams& params, TimePoint now) const;
+  std::optional<HopelessDeadline> FindHopeless(const SequenceParams& params, TimePoint now) const;
   bool RunStep();
   void CountStep(TimePoint begin, TimePoint end, Duration scheduling);
   void TellQueued(TimePoint now);
+  std::optional<double> EstimateDelay(int64_t num_tokens, int32_t num_requests) const;
   void Deliver(TimePoint now);
   void DeliverEvent(SequenceEvent& event, TimePoint now);
   void PauseSlowReaders(TimePoint now);
   void LeaveQueue(Track& track);
   void EndEverything();
   void Publish();
-  void Enqueue(Command command);
+  bool Enqueue(Command command);  // false, and nothing happened: the engine has stopped
 
   const EngineConfig config_;
   const Clock& clock_;
@@ -161,6 +168,8 @@ class Engine {
   EngineObserver& observer_;
   LoadEstimator estimator_;
 
+  std::atomic<Duration::rep> turn_begin_{0};  // since the clock's epoch; 0: no turn runs
+
   // The inbox and what is published: guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable wake_;  // the engine thread: a command came, Resume or Stop
@@ -170,11 +179,12 @@ class Engine {
   std::optional<double> queue_delay_;
   std::optional<Status> fatal_error_;
   int32_t queued_requests_ = 0;  // submitted and neither started nor ended
-  int64_t queued_tokens_ = 0;    // their prompts
+  int64_t queued_tokens_ = 0;    // their prompts and lists
   int64_t next_seq_id_ = 1;
   bool admitting_ = true;
   bool paused_ = false;
   bool stopping_ = false;
+  bool closed_ = false;  // nobody will look into the inbox any more
   bool is_idle_ = true;
 
   // Engine thread only.

@@ -10,8 +10,8 @@
 
 namespace longspan {
 
-// fault "": the runner itself. "step-error@N": Collect of the N-th step fails. Anything else is
-// kInvalidArgument.
+// fault "": the runner itself. "step-error@N": Collect of the N-th step fails. "step-stuck@N": it
+// never returns. Anything else is kInvalidArgument.
 StatusOr<std::unique_ptr<ModelRunner>> WithFault(std::unique_ptr<ModelRunner> runner,
                                                  const std::string& fault);
 

@@ -25,6 +25,14 @@ void LoadEstimator::OnStep(int64_t prefill_tokens, int64_t generated_tokens, Dur
   prefill_tokens_seen_ += prefill_tokens;
 }
 
+void LoadEstimator::OnSlotFreed(Duration held) {
+  const double seconds = Seconds(held);
+  mean_slot_seconds_ =
+      mean_slot_seconds_.has_value()
+          ? (1.0 - kNewSampleWeight) * *mean_slot_seconds_ + kNewSampleWeight * seconds
+          : seconds;
+}
+
 double LoadEstimator::tokens_per_second(TimePoint now) {
   while (!window_.empty() && window_.front().end < now - kWindow) {
     window_tokens_ -= window_.front().generated_tokens;

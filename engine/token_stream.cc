@@ -5,9 +5,11 @@
 
 namespace longspan {
 
+// The two sides write one variable and read the other: in one total order at least one of them sees
+// what the other wrote. Anything weaker would let both miss it, and the pause would never end.
 bool TokenStream::TakeDelivered(int64_t tokens) {
-  const int64_t left = pending_tokens_.fetch_sub(tokens, std::memory_order_acq_rel) - tokens;
-  return left <= max_pending_tokens_ / 2 && paused_.exchange(false, std::memory_order_acq_rel);
+  const int64_t left = pending_tokens_.fetch_sub(tokens, std::memory_order_seq_cst) - tokens;
+  return left <= max_pending_tokens_ / 2 && paused_.exchange(false, std::memory_order_seq_cst);
 }
 
 bool TokenStream::PauseIfBehind() {
@@ -15,7 +17,7 @@ bool TokenStream::PauseIfBehind() {
   paused_.store(true, std::memory_order_seq_cst);
   // The reader may have caught up between the two lines; then nobody else would tell the engine.
   if (pending_tokens_.load(std::memory_order_seq_cst) <= max_pending_tokens_ / 2) {
-    return !paused_.exchange(false, std::memory_order_acq_rel);
+    return !paused_.exchange(false, std::memory_order_seq_cst);
   }
   return true;
 }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "scheduler/sequence.h"
+#include "scheduler/request.h"
 
 namespace longspan {
 
@@ -45,17 +45,25 @@ class TokenStream {
 
 // The request has to wait: sent at most once, before anything else.
 struct QueuedNotice {
-  int32_t position = 0;  // sequences before it
+  int32_t position = 0;  // requests before it
   std::optional<double> estimated_delay_seconds;
 };
 
-// One event of one request, stamped when the engine pushed it. queued is set: only that was meant,
-// and event names the sequence.
+// Why a request ended with kDeadline before it ran.
+struct HopelessDeadline {
+  double estimated_seconds = 0.0;  // until its first token, at best
+  double deadline_seconds = 0.0;   // both since it was submitted
+};
+
+// One event of one request, stamped when the engine pushed it.
 struct StreamEvent {
   std::shared_ptr<TokenStream> stream;
   SequenceEvent event;
-  TimePoint time;
-  std::optional<QueuedNotice> queued;
+  TimePoint time{};
+  // Set: only this is meant, and event names the sequence.
+  std::optional<QueuedNotice> queued = std::nullopt;
+  // Goes with kFinished, reason kDeadline.
+  std::optional<HopelessDeadline> hopeless = std::nullopt;
 };
 
 class Outbox {

@@ -21,9 +21,9 @@
 #include "core/clock.h"
 #include "core/ids.h"
 #include "kvcache/kv_cache_manager.h"
+#include "scheduler/request.h"
 #include "scheduler/scheduler_output.h"
 #include "scheduler/sequence.h"
-#include "scheduler/sequence_group.h"
 #include "scheduler/waiting_queue.h"
 
 namespace longspan {
@@ -96,11 +96,13 @@ class Scheduler {
   void TakeEvents(std::vector<SequenceEvent>& events);
 
   bool idle() const { return groups_.empty(); }  // no sequence is left
+  bool slots_are_full() const { return free_slots_.empty(); }
   // When Schedule has to be called although nothing else happens: a deadline or a slow reader.
   std::optional<TimePoint> NextWakeup() const;
   SchedulerStats stats() const;
-  // Sequences ahead of this one in the order of admission; -1 when it does not wait. O(waiting).
-  int32_t QueuePosition(SeqId id) const;
+  // Requests ahead of each of these sequences in the order of admission; -1 for one that does not
+  // wait. One walk for all: O(waiting + ids).
+  std::vector<int32_t> QueuePositions(std::span<const SeqId> ids) const;
   std::vector<SequenceInfo> List() const;
 
   // CHECKs slots, blocks, reservations and queues against each other. O(everything); for tests.
@@ -140,6 +142,7 @@ class Scheduler {
   bool AdmitFork(Sequence& sequence, const BlockTable& source, Room& room);
   bool AdmitReserved(Sequence& sequence, Room& room);
   bool ReserveShare(Sequence& sequence, Room& room);
+  void ReleaseSurplus(Sequence& sequence) const;
   bool AdmitFresh(Sequence& sequence, Room& room);
   PrefixMatch FindPrefix(const Sequence& sequence) const;
   void TakeSlot(Sequence& sequence, bool forked, TimePoint now);

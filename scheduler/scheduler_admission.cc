@@ -211,6 +211,12 @@ bool Scheduler::ReserveShare(Sequence& sequence, Room& room) {
   return true;
 }
 
+// Blocks that others hold too were not taken from the reservation and never will be.
+void Scheduler::ReleaseSurplus(Sequence& sequence) const {
+  const int32_t surplus = sequence.reservation.count() - RemainingBlocks(sequence);
+  if (surplus > 0) sequence.reservation.Split(surplus).Release();
+}
+
 // The new block takes a copy of the source's partial one; only the last prompt token is computed
 // again, for its logits.
 bool Scheduler::AdmitFork(Sequence& sequence, const BlockTable& source, Room& room) {
@@ -221,6 +227,7 @@ bool Scheduler::AdmitFork(Sequence& sequence, const BlockTable& source, Room& ro
   const int32_t num_kept = sequence.num_prompt_tokens() - 1;
   const bool forked = kv_cache_.Fork(source, num_kept, sequence.table, copy, &sequence.reservation);
   CHECK(forked, "sequence {}", ToInt(sequence.id));
+  ReleaseSurplus(sequence);
   if (copy.num_tokens > 0) {
     sequence.copy = copy;
     sequence.copy_source = kv_cache_.Hold(copy.src);
@@ -245,6 +252,7 @@ bool Scheduler::AdmitReserved(Sequence& sequence, Room& room) {
   const bool allocated =
       kv_cache_.Allocate(sequence.table, match, sequence.num_known(), &sequence.reservation);
   CHECK(allocated, "sequence {}", ToInt(sequence.id));
+  ReleaseSurplus(sequence);
   sequence.num_computed = sequence.num_collected =
       static_cast<int32_t>(match.blocks.size()) * kv_cache_.block_size();
   return true;

@@ -16,27 +16,29 @@ struct AdmittedSequence {
   SeqId id{};
   int32_t slot = 0;  // row in the device block table while running, [0, max_num_seqs)
   SamplingParams sampling;
-  int32_t num_prompt_tokens = 0;  // penalties, min_tokens and random positions need the border
-  int32_t num_history_tokens =
-      0;  // all tokens so far, next entries of history; 0 unless NeedsHistory
+  // Penalties, min_tokens and random positions need the border.
+  int32_t num_prompt_tokens = 0;
+  // All tokens so far, next entries of history; 0 unless NeedsHistory.
+  int32_t num_history_tokens = 0;
   AdapterId adapter{};
 };
 
 // One sequence's part of the step. Token spans of a sequence:
-//   [0, num_computed_tokens) in the KV cache | [.., + num_scheduled_tokens) run now | not yet
-//   scheduled
+//   [0, num_computed_tokens) in the KV cache | [.., + num_scheduled_tokens) run now | later
 struct ScheduledSequence {
   SeqId id{};
   int32_t slot = 0;
   int32_t num_computed_tokens = 0;
   int32_t num_scheduled_tokens = 0;
-  int32_t num_token_ids =
-      0;  // next entries of token_ids; fewer than scheduled: the slot's last samples come first
-  int32_t num_logits =
-      0;  // 0: middle of a prompt; 1: last row sampled; scheduled: prompt logprobs (last row
-          // sampled only when the prompt ends in this chunk, see samples)
-  bool samples = false;        // a token is drawn from the last row
-  int32_t num_new_blocks = 0;  // to append to the row: next entries of new_blocks
+  // Next entries of token_ids; fewer than scheduled: the slot's last samples come first.
+  int32_t num_token_ids = 0;
+  // 0: middle of a prompt; 1: the last row is sampled; num_scheduled_tokens: prompt
+  // log-probabilities (the last row is sampled only when the prompt ends in this chunk: samples).
+  int32_t num_logits = 0;
+  // A token is drawn from the last row.
+  bool samples = false;
+  // To append to the row: next entries of new_blocks.
+  int32_t num_new_blocks = 0;
 };
 
 // Copies the first num_tokens token rows of a block, in every layer, before anything else of the
@@ -55,8 +57,8 @@ struct SchedulerOutput {
   std::vector<TokenId> token_ids;   // all scheduled sequences, in order
   std::vector<TokenId> history;     // all admitted sequences, in order
   std::vector<BlockId> new_blocks;  // all scheduled sequences, in order
-  std::vector<int32_t>
-      released_slots;  // finished, aborted or preempted since the last step; applied first
+  // Finished, aborted or preempted since the last step; applied first.
+  std::vector<int32_t> released_slots;
 
   void Clear();  // keeps capacity; the step is set by the scheduler
   bool empty() const { return scheduled.empty() && released_slots.empty() && copies.empty(); }
@@ -84,11 +86,11 @@ struct Logprobs {
 // What a step computed. Arrays follow SchedulerOutput::scheduled.
 struct StepResult {
   StepId step{};
-  std::vector<int32_t>
-      num_tokens;  // per scheduled sequence: sampled tokens (0 or 1; more with speculation)
+  // Per scheduled sequence: sampled tokens (0 or 1; more with speculation).
+  std::vector<int32_t> num_tokens;
   std::vector<TokenId> token_ids;  // all, in order
-  std::vector<Logprobs>
-      logprobs;  // one per sampled token of sequences with num_logprobs >= 0, in order
+  // One per sampled token of sequences with num_logprobs >= 0, in order.
+  std::vector<Logprobs> logprobs;
   std::vector<int32_t> num_prompt_logprobs;  // per scheduled sequence; empty when no sequence asked
   // One for each scheduled token of a sequence that asked (the prompt's first token has none), in
   // order: n entries belong to the last n scheduled tokens. The runner keeps the row before a chunk
@@ -97,8 +99,8 @@ struct StepResult {
   std::vector<SeqId> nonfinite;  // logits were not finite: the sequence ends with INTERNAL, alone
   int64_t kv_bytes_read = 0;     // by attention, for metrics
   double attention_seconds = 0.0;
-  int32_t attention_splits =
-      0;  // most work items per sequence and KV head in decode attention; 0: unknown
+  // Most work items per sequence and KV head in decode attention; 0: unknown.
+  int32_t attention_splits = 0;
 
   void Clear();
 };

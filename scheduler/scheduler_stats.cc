@@ -1,5 +1,6 @@
 // What can be asked about the scheduler; nothing here changes it.
 #include <algorithm>
+#include <unordered_map>
 #include <vector>
 
 #include "core/check.h"
@@ -36,16 +37,24 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
-int32_t Scheduler::QueuePosition(SeqId id) const {
-  const Sequence* wanted = Find(id);
-  if (wanted == nullptr || !wanted->queued) return -1;
-  int32_t position = 0;
+std::vector<int32_t> Scheduler::QueuePositions(std::span<const SeqId> ids) const {
+  std::vector<int32_t> positions(ids.size(), -1);
+  std::unordered_map<const Sequence*, size_t> wanted;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Sequence* sequence = Find(ids[i]);
+    if (sequence != nullptr && sequence->queued) wanted.emplace(sequence, i);
+  }
+  int32_t num_ahead = 0;
   waiting_.ForEach([&](const Sequence& sequence) {
-    if (&sequence == wanted) return WaitingQueue::Visit::kStop;
-    position += sequence.index == 0 || sequence.started;  // a request counts once
+    if (wanted.empty()) return WaitingQueue::Visit::kStop;
+    if (const auto found = wanted.find(&sequence); found != wanted.end()) {
+      positions[found->second] = num_ahead;
+      wanted.erase(found);
+    }
+    num_ahead += sequence.index == 0 || sequence.started;  // a request counts once
     return WaitingQueue::Visit::kNext;
   });
-  return position;
+  return positions;
 }
 
 std::vector<SequenceInfo> Scheduler::List() const {

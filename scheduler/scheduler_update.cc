@@ -91,6 +91,7 @@ void Scheduler::CollectSample(Sequence& sequence, TokenId token, Logprobs* logpr
   event.id = sequence.id;
   event.index = sequence.index;
   event.token = token;
+  event.num_preemptions = sequence.num_preemptions;
   if (logprobs != nullptr) event.logprobs.push_back(std::move(*logprobs));
   events_.push_back(std::move(event));
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "scheduler/sequence_group.h"
+#include "scheduler/sequence.h"
 
 namespace longspan {
 

@@ -109,7 +109,6 @@ void GenerateCall::Submit(ValidatedRequest request) {
         SequenceOutput(options_, needs_text ? tokenizer : nullptr, *std::move(matcher)),
         std::nullopt, TimePoint{}, false});
   }
-  request.params.arrival = times_.arrival;
   request.params.deadline = times_.deadline;
   const SubmitResult result =
       context_.engine()->Submit(EngineRequest{std::move(request.params), shared_from_this()});
@@ -201,6 +200,7 @@ void GenerateCall::OnEvent(StreamEvent& event) {
   if (ended_.load()) return;
   LearnIds(event.event);
   if (event.queued) return OnQueued(*event.queued);
+  if (event.hopeless) return OnHopeless(*event.hopeless);
   switch (event.event.kind) {
     case SequenceEvent::Kind::kStarted:
       return OnStarted(event.event, event.time);
@@ -219,6 +219,15 @@ void GenerateCall::LearnIds(const SequenceEvent& event) {
   knows_ids_ = true;
   const std::lock_guard lock(mutex_);
   submitted_ = {SeqId{ToInt(event.id) - event.index}, static_cast<int32_t>(sequences_.size())};
+}
+
+// Ended before it ran, all n sequences alike.
+void GenerateCall::OnHopeless(const HopelessDeadline& hopeless) {
+  End({grpc::StatusCode::DEADLINE_EXCEEDED,
+       fmt::format("the deadline cannot be met: estimated {:.1f} s until the first token (deadline "
+                   "{:.1f} s)",
+                   hopeless.estimated_seconds, hopeless.deadline_seconds)},
+      RequestOutcome::kDeadline, ResponseQueue::Rest::kDiscard);
 }
 
 void GenerateCall::OnQueued(const QueuedNotice& notice) {

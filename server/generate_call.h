@@ -79,6 +79,7 @@ class GenerateCall final : public TokenStream, public std::enable_shared_from_th
   };
 
   void LearnIds(const SequenceEvent& event);
+  void OnHopeless(const HopelessDeadline& hopeless);
   void OnQueued(const QueuedNotice& notice);
   void OnStarted(const SequenceEvent& event, TimePoint time);
   void OnToken(SequenceEvent& event, TimePoint time);

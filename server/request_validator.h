@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "longspan/v1/admin.pb.h"
 #include "longspan/v1/inference.pb.h"
-#include "scheduler/sequence.h"
+#include "scheduler/request.h"
 #include "server/error_details.h"
 #include "server/server_context.h"
 
@@ -33,7 +33,7 @@ struct OutputOptions {
 };
 
 struct ValidatedRequest {
-  SequenceParams params;  // arrival and deadline are the caller's to set
+  SequenceParams params;  // the deadline is the caller's to set
   OutputOptions output;
 };
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <thread>
@@ -60,7 +62,6 @@ class EngineTest : public ::testing::Test {
     request.params.max_tokens = max_tokens;
     request.params.n = n;
     request.params.sampling.temperature = 0.0f;
-    request.params.arrival = clock_.Now();
     request.stream = std::make_shared<TokenStream>(1000);
     return request;
   }
@@ -235,6 +236,10 @@ TEST_F(EngineTest, AHopelessDeadlineIsRefusedOnlyAfterMeasurements) {
   EXPECT_EQ(all[before].front().event.kind, SequenceEvent::Kind::kStarted);
   EXPECT_EQ(Reason(all[after]), FinishReason::kDeadline);
   EXPECT_EQ(runner_->num_steps(), steps);
+  ASSERT_TRUE(all[after].back().hopeless.has_value());
+  EXPECT_DOUBLE_EQ(all[after].back().hopeless->estimated_seconds, 1.0);
+  EXPECT_DOUBLE_EQ(all[after].back().hopeless->deadline_seconds, 0.5);
+  EXPECT_FALSE(all[before].back().hopeless.has_value());
 }
 
 TEST_F(EngineTest, Fault_C6_ASlowReaderPausesAloneAndGoesOnWhenItCaughtUp) {
@@ -316,6 +321,20 @@ TEST_F(EngineTest, ADeviceErrorEndsEveryRequestAndRefusesNewOnes) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST_F(EngineTest, TheAgeOfATurnIsThatOfTheOneThatRuns) {
+  Make();
+  runner_->on_launch = [&](const SchedulerOutput&) {
+    EXPECT_EQ(engine_->turn_age(), Duration::zero());
+    clock_.Advance(seconds(40));
+    EXPECT_EQ(engine_->turn_age(), seconds(40));
+  };
+  EXPECT_EQ(engine_->turn_age(), Duration::zero());
+  engine_->Submit(Request(Prompt(1, 4), 2));
+  EXPECT_TRUE(engine_->RunOnce());
+  EXPECT_EQ(engine_->turn_age(), Duration::zero());
+  EXPECT_TRUE(engine_->RunOnce());  // the age starts anew
+}
+
 TEST_F(EngineTest, DrainRefusesNewRequestsAndFinishesOldOnes) {
   Make();
   engine_->Start();
@@ -335,6 +354,159 @@ TEST_F(EngineTest, StopAnswersEverySubmission) {
   engine_->Stop();
   auto all = TakeAll();
   EXPECT_EQ(Reason(all[id]), FinishReason::kDrained);
+}
+
+TEST_F(EngineTest, QuestionsToAStoppedEngineAreAnsweredAtOnce) {
+  Make();
+  int answers = 0;
+  const auto ask = [&] {
+    engine_->List([&](const std::vector<SequenceInfo>& list) {
+      EXPECT_TRUE(list.empty());
+      ++answers;
+    });
+    engine_->ResetPrefixCache([&](int32_t blocks) {
+      EXPECT_EQ(blocks, 0);
+      ++answers;
+    });
+  };
+  engine_->Start();
+  ask();  // before or after the end: answered either way
+  engine_->Stop();
+  EXPECT_EQ(answers, 2);
+  ask();
+  EXPECT_EQ(answers, 4);
+}
+
+TEST_F(EngineTest, QuestionsAfterADeviceErrorAreAnswered) {
+  Make();
+  runner_->fail_at_step = 1;
+  engine_->Start();
+  engine_->Submit(Request(Prompt(1, 4), 100));
+  std::vector<StreamEvent> events;
+  ASSERT_TRUE(outbox_.Pop(events));
+  std::promise<void> listed, reset;
+  engine_->List([&](const std::vector<SequenceInfo>&) { listed.set_value(); });
+  engine_->ResetPrefixCache([&](int32_t) { reset.set_value(); });
+  listed.get_future().wait();  // the test's own time limit
+  reset.get_future().wait();
+}
+
+TEST_F(EngineTest, ListShowsWhatRunsAndWhatWaits) {
+  config_.scheduler.max_num_seqs = 1;
+  Make();
+  const SeqId running = engine_->Submit(Request(Prompt(1, 4), 30)).first;
+  engine_->RunOnce();
+  const SeqId waiting = engine_->Submit(Request(Prompt(100, 6), 30)).first;
+  std::vector<SequenceInfo> list;
+  engine_->List([&](std::vector<SequenceInfo> all) { list = std::move(all); });
+  engine_->RunOnce();
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].id, running);
+  EXPECT_EQ(list[0].state, SequenceInfo::State::kRunning);
+  EXPECT_EQ(list[0].num_completion_tokens, 1);
+  EXPECT_EQ(list[1].id, waiting);
+  EXPECT_EQ(list[1].state, SequenceInfo::State::kWaiting);
+  EXPECT_EQ(list[1].num_prompt_tokens, 6);
+}
+
+TEST_F(EngineTest, ResetPrefixCacheForgetsHeldBlocksToo) {
+  Make();
+  engine_->Submit(Request(Prompt(1, 9), 20));  // two full blocks
+  engine_->RunOnce();
+  int32_t forgotten = -1;
+  engine_->ResetPrefixCache([&](int32_t blocks) { forgotten = blocks; });
+  engine_->RunOnce();
+  EXPECT_EQ(forgotten, 2);
+  const SeqId again = engine_->Submit(Request(Prompt(1, 9), 1)).first;
+  RunUntilIdle();
+  auto all = TakeAll();
+  EXPECT_EQ(all[again].back().event.num_cached_tokens, 0);
+}
+
+TEST_F(EngineTest, ASleepingEngineKeepsNoStreamAlive) {
+  Make();
+  EngineRequest request = Request(Prompt(1, 4), 2);
+  const std::weak_ptr<TokenStream> stream = request.stream;
+  const SeqId id = engine_->Submit(std::move(request)).first;
+  engine_->Abort(id, 1, FinishReason::kCancelled);
+  EXPECT_FALSE(engine_->RunOnce());  // sleeps now
+  TakeAll();
+  EXPECT_TRUE(stream.expired());
+}
+
+TEST_F(EngineTest, ListsOfAQueuedRequestCountAsItsTokens) {
+  config_.max_queued_tokens = 4000;
+  Make();
+  const auto with_bad_words = [&] {
+    EngineRequest request = Request(Prompt(1, 4), 2);
+    request.params.sampling.bad_words.assign(10, std::vector<TokenId>(200, TokenId{5}));
+    return request;
+  };
+  EXPECT_TRUE(engine_->Submit(with_bad_words()).status.ok());
+  const Status refused = engine_->Submit(with_bad_words()).status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(StatusMessage(refused).find("limit --max-queued-tokens 4000"), std::string::npos);
+  RunUntilIdle();
+  EXPECT_TRUE(engine_->Submit(with_bad_words()).status.ok());
+  RunUntilIdle();
+}
+
+// Two requests in one slot: the first decodes for ten seconds; the second one's prompt alone would
+// take a hundredth of one.
+TEST_F(EngineTest, TheEstimatedDelayCountsSlotsThatHaveToTurnOver) {
+  config_.scheduler.max_num_seqs = 1;
+  Make();
+  runner_->on_launch = [&](const SchedulerOutput&) { clock_.Advance(milliseconds(100)); };
+  engine_->Submit(Request(Prompt(1, 10), 100));
+  engine_->RunOnce();
+  engine_->Submit(Request(Prompt(100, 1), 100));
+  engine_->RunOnce();
+  EXPECT_FALSE(engine_->estimated_queue_delay_seconds().has_value()) << "no slot was ever freed";
+  RunUntilIdle();
+  engine_->Submit(Request(Prompt(1, 10), 100));
+  engine_->RunOnce();
+  const SeqId second = engine_->Submit(Request(Prompt(100, 1), 100)).first;
+  const SeqId third = engine_->Submit(Request(Prompt(101, 1), 100)).first;
+  engine_->RunOnce();
+  EXPECT_NEAR(engine_->estimated_queue_delay_seconds().value(), 20.0, 1.0);
+  auto all = TakeAll();
+  EXPECT_NEAR(all[second].front().queued->estimated_delay_seconds.value(), 10.0, 0.5);
+  EXPECT_EQ(all[third].front().queued->position, 1);
+  EXPECT_NEAR(all[third].front().queued->estimated_delay_seconds.value(), 20.0, 1.0);
+}
+
+TEST_F(EngineTest, APauseOfTheReaderIsNoDecodeStall) {
+  Make();
+  EngineRequest slow = Request(Prompt(1, 4), 40);
+  slow.stream = std::make_shared<TokenStream>(8);
+  const std::shared_ptr<TokenStream> stream = slow.stream;
+  const SeqId id = engine_->Submit(std::move(slow)).first;
+  while (engine_->RunOnce()) clock_.Advance(milliseconds(1));
+  clock_.Advance(seconds(20));
+  ASSERT_TRUE(stream->TakeDelivered(9));
+  engine_->ReaderCaughtUp(id, 1);
+  ASSERT_TRUE(engine_->RunOnce());
+  EXPECT_EQ(observer_.last.longest_decode_stall_seconds, 0.0);
+  clock_.Advance(milliseconds(2));
+  ASSERT_TRUE(engine_->RunOnce());
+  EXPECT_NEAR(observer_.last.longest_decode_stall_seconds, 0.002, 1e-9);
+}
+
+TEST_F(EngineTest, APreemptionIsNoDecodeStall) {
+  cache_config_.num_blocks = 8;  // 32 tokens for two sequences of 24
+  cache_config_.enable_prefix_cache = false;
+  Make();
+  const SeqId first = engine_->Submit(Request(Prompt(1, 4), 20)).first;
+  const SeqId second = engine_->Submit(Request(Prompt(100, 4), 20)).first;
+  double longest = 0.0;
+  for (int i = 0; i < 200 && engine_->RunOnce(); ++i) {
+    clock_.Advance(milliseconds(1));
+    longest = std::max(longest, observer_.last.longest_decode_stall_seconds);
+  }
+  auto all = TakeAll();
+  EXPECT_GT(all[first].back().event.num_preemptions + all[second].back().event.num_preemptions, 0);
+  EXPECT_EQ(Tokens(all[second]).size(), 20u);
+  EXPECT_LE(longest, 0.0021);  // one step, or one with a chunk of the other's
 }
 
 TEST_F(EngineTest, SubmittersOnManyThreadsGetAllTheirTokens) {

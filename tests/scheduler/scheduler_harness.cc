@@ -31,7 +31,6 @@ SchedulerHarness::SchedulerHarness(const HarnessConfig& config)
 SeqId SchedulerHarness::Submit(SequenceParams params) {
   const SeqId first{next_id_};
   std::vector<SeqId> ids;
-  params.arrival = now_;
   for (int32_t i = 0; i < params.n; ++i) {
     const SeqId id{next_id_++};
     ids.push_back(id);

@@ -326,6 +326,27 @@ TEST(SchedulerGuaranteed, HoldsAllItMayNeedAndIsNeverPreempted) {
   ExpectIdleAndClean(harness);
 }
 
+TEST(SchedulerGuaranteed, BlocksThatOthersHoldTooAreNotReserved) {
+  SchedulerHarness harness;  // blocks of 4
+  harness.Submit(Request(Prompt(40), 60));
+  for (int i = 0; i < 4; ++i) harness.Step();
+  SequenceParams params = Guaranteed(Prompt(40), 20);  // 15 blocks, 9 of them cached and held
+  params.n = 2;
+  const SeqId id = harness.Submit(params);
+  while (!harness.outcome(id, 1).started) ASSERT_TRUE(harness.Step());
+  int32_t still_to_take = 0;
+  for (const SequenceInfo& info : harness.scheduler.List()) {
+    if (info.id >= id) still_to_take += 15 - info.num_blocks;
+  }
+  EXPECT_GT(still_to_take, 0);
+  EXPECT_EQ(harness.scheduler.stats().kv.num_reserved, still_to_take);
+  harness.RunUntilIdle();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(harness.outcome(id, i).tokens, harness.ExpectedTokens(SeqId{ToInt(id) + i}));
+  }
+  ExpectIdleAndClean(harness);
+}
+
 TEST(SchedulerGuaranteed, WaitsUntilAllOfItIsFreeOrEvictable) {
   SchedulerHarness harness;
   harness.Submit(Request(Prompt(100), 0));  // evictable afterwards

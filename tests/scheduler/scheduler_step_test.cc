@@ -181,11 +181,29 @@ TEST(SchedulerStep, EqualsAreAdmittedInTheOrderOfArrival) {
   SchedulerHarness harness(config);
   std::vector<SeqId> ids;
   for (int i = 0; i < 6; ++i) ids.push_back(harness.Submit(Request(Prompt(4, 20 * i), 5)));
-  EXPECT_EQ(harness.scheduler.QueuePosition(ids[3]), 3);
+  EXPECT_EQ(harness.scheduler.QueuePositions(ids), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
   harness.RunUntilIdle();
   for (size_t i = 1; i < ids.size(); ++i) {
     EXPECT_LE(harness.outcome(ids[i - 1]).started_step, harness.outcome(ids[i]).started_step);
   }
+}
+
+TEST(SchedulerStep, PositionsCountRequestsInTheOrderOfAdmission) {
+  HarnessConfig config;
+  config.scheduler.max_num_seqs = 1;
+  SchedulerHarness harness(config);
+  const SeqId running = harness.Submit(Request(Prompt(4), 50));
+  harness.Step();
+  SequenceParams many = Request(Prompt(4, 100), 5);
+  many.n = 16;
+  const SeqId first = harness.Submit(many);
+  const SeqId second = harness.Submit(Request(Prompt(4, 200), 5));
+  SequenceParams urgent = Request(Prompt(4, 300), 5);
+  urgent.priority = 3;
+  const SeqId third = harness.Submit(urgent);
+  const std::vector<SeqId> ids = {second, running, third, SeqId{9999}, first};
+  EXPECT_EQ(harness.scheduler.QueuePositions(ids), (std::vector<int32_t>{2, -1, 0, -1, 1}));
+  EXPECT_TRUE(harness.scheduler.QueuePositions({}).empty());
 }
 
 TEST(SchedulerStep, AShortRequestDoesNotOvertakeALongOneThatWaitsForBlocks) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "scheduler/scheduler_output.h"
-#include "scheduler/sequence.h"
+#include "scheduler/request.h"
 
 namespace longspan {
 

@@ -1,5 +1,5 @@
 // Recording loses nothing, and a replayed trace drives the model as the scheduler did.
-#include "scheduler/step_trace.h"
+#include "tests/support/step_trace.h"
 
 #include <gtest/gtest.h>
 
@@ -53,6 +53,7 @@ TEST(StepTrace, KeepsEveryFieldOfAResult) {
   result.nonfinite = {SeqId{2}};
   result.kv_bytes_read = 123456789012;
   result.attention_seconds = 0.1;
+  result.attention_splits = 7;
   const std::string line = WriteResultLine(result);
   StepResult read;
   ASSERT_TRUE(ReadResultLine(line, read)) << line;
@@ -60,6 +61,7 @@ TEST(StepTrace, KeepsEveryFieldOfAResult) {
   EXPECT_EQ(read.logprobs[0].logprob, -0.3f);
   EXPECT_EQ(read.logprobs[0].top_logprobs[0], -std::numeric_limits<float>::infinity());
   EXPECT_EQ(read.attention_seconds, 0.1);
+  EXPECT_EQ(read.attention_splits, 7);
 }
 
 TEST(StepTrace, RefusesWhatIsNotALineOfItsKind) {

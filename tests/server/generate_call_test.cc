@@ -458,6 +458,31 @@ TEST_F(GenerateCallTest, Fault_S4_DeadlineInTheQueue) {
   EXPECT_EQ(served_->runner->num_steps(), 0) << "no compute was spent";
 }
 
+TEST_F(GenerateCallTest, AHopelessDeadlineIsToldWithTheEstimate) {
+  Serve();
+  v1::GenerateRequest request = Request(1, 20);
+  request.set_n(2);
+  Client& client = Start(request, nullptr, true, std::chrono::hours(1));
+  std::vector<StreamEvent> events(2);
+  for (int32_t i = 0; i < 2; ++i) {
+    StreamEvent& event = events[static_cast<size_t>(i)];
+    event.stream = client.call;
+    event.event.kind = SequenceEvent::Kind::kFinished;
+    event.event.id = SeqId{i + 1};
+    event.event.index = i;
+    event.event.reason = FinishReason::kDeadline;
+    event.hopeless = HopelessDeadline{12.0, 3.5};
+  }
+  outbox_.Push(events);
+  const grpc::Status status = client.WaitEnd();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(),
+            "the deadline cannot be met: estimated 12.0 s until the first token (deadline 3.5 s)");
+  EXPECT_EQ(observer_.outcome(RequestOutcome::kDeadline), 1);
+  served_->engine->Abort(SeqId{1}, 2, FinishReason::kDeadline);  // as if it had said so
+  served_->engine->Start();
+}
+
 TEST_F(GenerateCallTest, ACancelAtTheDeadlineIsTheDeadline) {
   Serve();
   Client& client = Start(Request(1, 20), nullptr, true, std::chrono::milliseconds(10));

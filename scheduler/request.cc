@@ -1,5 +1,5 @@
 // Names of values, and the limits that the edge asks for before a request exists.
-#include "scheduler/sequence.h"
+#include "scheduler/request.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // One Visit per type lists its fields; Writer and Reader walk them in the same order, so the two
 // cannot disagree.
-#include "scheduler/step_trace.h"
+#include "tests/support/step_trace.h"
 
 #include <charconv>
 #include <concepts>
@@ -52,7 +52,7 @@ void Visit(Archive& archive, Logprobs& l) {
 template <typename Archive>
 void Visit(Archive& archive, StepResult& r) {
   archive(r.step, r.num_tokens, r.token_ids, r.logprobs, r.num_prompt_logprobs, r.prompt_logprobs,
-          r.nonfinite, r.kv_bytes_read, r.attention_seconds);
+          r.nonfinite, r.kv_bytes_read, r.attention_seconds, r.attention_splits);
 }
 
 template <typename T>
