@@ -418,16 +418,17 @@ TEST_F(GenerateCallTest, AReaderThatCatchesUpGoesOn) {
   Client& client = Start(Request(1, 200), nullptr, false);
   // Complete one write after the other; between them the sequence pauses and resumes.
   std::thread reader([&] {
-    size_t done = 0;
-    while (!client.finished().has_value()) {
+    for (size_t done = 0; true;) {
+      const bool has_ended = client.finished().has_value();  // asked first: nothing comes after
       if (client.responses().size() > done) {
         ++done;
         client.call->OnWriteDone(true);
+      } else if (has_ended) {
+        break;
       } else {
         std::this_thread::yield();
       }
     }
-    client.call->OnWriteDone(true);
   });
   EXPECT_TRUE(client.WaitEnd().ok());
   reader.join();
