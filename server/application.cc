@@ -13,6 +13,7 @@
 #include "core/machine.h"
 #include "server/bind_address.h"
 #include "server/signals.h"
+#include "server/step_watchdog.h"
 #include "server/version.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/tokenizer_json.h"
@@ -24,6 +25,7 @@ using std::chrono::milliseconds;
 
 constexpr Duration kDrainPoll =
     milliseconds(20);  // while draining only: a second signal, the last writes
+constexpr Duration kStuckNotice = milliseconds(200);  // for probes and watchers to hear of it
 constexpr Duration kLastWrites =
     milliseconds(2000);  // for answers that are decided but not yet read
 
@@ -237,6 +239,9 @@ Status Application::MakeTokenizer() {
 
 ExitCode Application::Serve() {
   core_->engine().Start();
+  const StepWatchdog watchdog([this] { return core_->engine().turn_age(); },
+                              FromSeconds(options_.step_timeout),
+                              [this](Duration age) { EndStuck(age); });
   server_->SetServing(*model_, core_->engine());
   {
     const std::lock_guard lock(mutex_);
@@ -289,6 +294,19 @@ ExitCode Application::EndAfterDeviceLoss() {
   core_->engine().Stop();
   server_->Shutdown(kLastWrites);
   return Fail(ExitCode::kFailed, core_->engine().fatal_error().value_or(Status()));
+}
+
+// The engine's thread cannot be joined any more, so the process ends without it; open streams end
+// with the connection, which clients see as UNAVAILABLE.
+void Application::EndStuck(Duration age) {
+  server_->SetFailed();
+  const ExitCode code =
+      Fail(ExitCode::kFailed,
+           MakeStatus(absl::StatusCode::kInternal,
+                      "the engine is stuck: a step has run for {:.0f} s (limit --step-timeout {})",
+                      Seconds(age), options_.step_timeout));
+  std::this_thread::sleep_for(kStuckNotice);
+  _exit(static_cast<int>(code));
 }
 
 void Application::RequestDrain(std::optional<Duration> timeout) {

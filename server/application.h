@@ -41,6 +41,7 @@ class Application final : public LifecycleHandler {
   ExitCode Serve();
   ExitCode Drain(Duration timeout);
   ExitCode EndAfterDeviceLoss();
+  [[noreturn]] void EndStuck(Duration age);  // on the watchdog's thread
   Status WriteReadyFile() const;
   Status MakeTokenizer();
   void OnSignal(int number);

@@ -210,6 +210,9 @@ std::vector<OptionSpec> MakeTable() {
       Real("slow-reader-timeout", "Operation", "seconds",
            "How long a paused slow reader keeps its blocks", &O::slow_reader_timeout, 0.1, 86400,
            "0.1..86400"),
+      Real("step-timeout", "Operation", "seconds",
+           "A step that takes longer is stuck and ends the process with code 1; 0: never",
+           &O::step_timeout, 0, 86400, "0..86400"),
       Integer("max-pending-tokens", "Operation", "tokens",
               "Tokens a reader may be behind before its sequences pause", &O::max_pending_tokens, 1,
               1048576, "1..1048576"),
@@ -231,8 +234,8 @@ std::vector<OptionSpec> MakeTable() {
       TestOnly(Integer("num-splits", "Test only", "splits",
                        "Work items per sequence in attention; 0: chosen", &O::num_splits, 0, 1024,
                        "0..1024")),
-      TestOnly(Text("fault", "Test only", "step-error@N", "Injected fault, where compiled in",
-                    &O::fault)),
+      TestOnly(Text("fault", "Test only", "step-error@N|step-stuck@N",
+                    "Injected fault, where compiled in", &O::fault)),
   };
 }
 

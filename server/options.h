@@ -57,6 +57,7 @@ struct ServerOptions {
   // Operation
   double drain_timeout = 25.0;
   double slow_reader_timeout = 30.0;
+  double step_timeout = 600.0;
   int64_t max_pending_tokens = 256;
   std::string ready_file;
   std::string log_format = "text";

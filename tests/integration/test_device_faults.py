@@ -1,4 +1,4 @@
-"""A device that fails under a running server, injected by --fault. Fault D3."""
+"""A device that fails or hangs under a running server, injected by --fault. Faults D3, D4."""
 
 import signal
 import threading
@@ -70,7 +70,21 @@ def test_Fault_D3_DeviceErrorWhileDraining(launch, toy):
         lost_answers(server, jobs)
 
 
-@pytest.mark.parametrize("fault", ["nonsense", "step-error@", "step-error@0", "step-error@-1", "step-error@1x"])
+@pytest.mark.parametrize("draining", [False, True])
+def test_Fault_D4_AStuckStepEndsTheProcess(launch, toy, draining):
+    with launch(toy, step_delay_ms=20, fault="step-stuck@60", step_timeout=1) as server:
+        jobs = [server.start([i + 1], 100) for i in range(2)]
+        for job in jobs:
+            job.wait_tokens(5)
+        if draining:
+            server.signal(signal.SIGTERM)
+        answers = [job.result() for job in jobs]
+        assert all(a.code == CODE.UNAVAILABLE and len(a.ids()) >= 5 for a in answers)
+        assert server.wait_exit() == 1, server.log_text()
+        assert "the engine is stuck" in server.log_text()
+
+
+@pytest.mark.parametrize("fault", ["nonsense", "step-error@", "step-error@0", "step-error@-1", "step-error@1x", "step-stuck@-2"])
 def test_Fault_D3_UnknownFaultsAreRefused(launch, toy, fault):
     server = launch(toy, wait_ready=False, fault=fault)
     try:

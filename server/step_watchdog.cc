@@ -1,0 +1,37 @@
+#include "server/step_watchdog.h"
+
+#include <utility>
+
+namespace longspan {
+namespace {
+
+constexpr int kLooksPerLimit = 4;
+
+}  // namespace
+
+StepWatchdog::StepWatchdog(std::function<Duration()> age, Duration limit,
+                           std::function<void(Duration)> on_stuck)
+    : age_(std::move(age)), limit_(limit), on_stuck_(std::move(on_stuck)) {
+  if (limit > Duration::zero()) thread_ = std::thread([this] { Loop(); });
+}
+
+StepWatchdog::~StepWatchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ending_changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void StepWatchdog::Loop() {
+  std::unique_lock lock(mutex_);
+  while (!ending_changed_.wait_for(lock, limit_ / kLooksPerLimit, [this] { return ending_; })) {
+    const Duration age = age_();
+    if (age <= limit_) continue;
+    lock.unlock();
+    return on_stuck_(age);
+  }
+}
+
+}  // namespace longspan
