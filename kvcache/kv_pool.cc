@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "core/check.h"
@@ -21,6 +22,29 @@ Status OutOfMemory(const KvPoolShape& shape, int64_t need, int64_t have) {
   return MakeStatus(absl::StatusCode::kResourceExhausted,
                     "KV pool: {} blocks need {} bytes, {} are available (at most {} blocks fit)",
                     shape.num_blocks, need, have, have / shape.BytesPerBlock());
+}
+
+void* MapPages(int64_t bytes) {
+  return mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+// A number of blocks that would have been mapped, with a quarter of the room left for weights and
+// everything else.
+int64_t BlocksThatMap(const KvPoolShape& shape) {
+  int64_t maps = 0, too_many = shape.num_blocks;
+  while (too_many - maps > 1) {
+    const int64_t middle = maps + (too_many - maps) / 2;
+    const int64_t bytes = middle * shape.BytesPerBlock();
+    void* memory = MapPages(bytes);
+    if (memory == MAP_FAILED) {
+      too_many = middle;
+    } else {
+      munmap(memory, static_cast<size_t>(bytes));
+      maps = middle;
+    }
+  }
+  return maps / 4 * 3;
 }
 
 Status CheckShape(const KvPoolShape& shape) {
@@ -52,12 +76,13 @@ StatusOr<std::unique_ptr<KvPool>> KvPool::Create(const KvPoolShape& shape) {
   const int64_t have = MemoryLimitBytes();
   const int64_t need = shape.TotalBytes().value_or(std::numeric_limits<int64_t>::max());
   if (need > have) return OutOfMemory(shape, need, have);
-  void* memory = mmap(nullptr, static_cast<size_t>(need), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = MapPages(need);
   if (memory == MAP_FAILED) {
+    const std::string reason = std::strerror(errno);
     return MakeStatus(absl::StatusCode::kResourceExhausted,
-                      "KV pool: {} blocks need {} bytes, which the system does not map: {}",
-                      shape.num_blocks, need, std::strerror(errno));
+                      "KV pool: {} blocks need {} bytes, of {} the system does not map so many: {} "
+                      "(at most {} blocks fit)",
+                      shape.num_blocks, need, have, reason, BlocksThatMap(shape));
   }
   // Attention streams through the pool: fewer, larger pages spare it page walks. Only advice.
   if (need >= kHugePageThreshold) madvise(memory, static_cast<size_t>(need), MADV_HUGEPAGE);

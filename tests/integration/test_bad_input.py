@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import subprocess
 import pytest
 import write_tiny_model
 from gguf_writer import STRING, UINT32, Gguf
-from harness import CODE, free_port
+from harness import CODE, free_port, sanitizer_of
 
 OPTIONS, RESOURCES, FILES = 2, 3, 4
 
@@ -191,6 +192,50 @@ def test_AddressesInUse(launch, toy, tmp_path):
     foreign = "192.0.2.1:5000"
     assert foreign in sentence_of(launch.binary, RESOURCES, *quiet(model=toy, listen=foreign), "--insecure-bind")
     assert "/nowhere/" in sentence_of(launch.binary, RESOURCES, *quiet(model=toy, listen="unix:/nowhere/socket"))
+
+
+def advised_blocks(sentence):
+    """The largest --kv-blocks that fits, as the sentence has it."""
+    found = re.search(r"at most (?:--kv-blocks )?(\d+)", sentence)
+    assert found, sentence
+    return int(found.group(1))
+
+
+@pytest.mark.parametrize("address_space", [None, 400_000_000])
+def test_Fault_D1_TheAdvisedNumberOfBlocksStarts(launch, toy, address_space):
+    """What is needed, what there is, and the largest number that fits; whoever follows the advice gets there. The
+    first one speaks of the pool, a later one of what weights and the rest leave it."""
+    limited = [] if address_space is None else ["prlimit", f"--as={address_space}"]
+    if limited and sanitizer_of(launch.binary):
+        pytest.skip("a limit of address space means nothing under a sanitizer")
+    blocks = 1_000_000_000
+    for _ in range(4):
+        args = [launch.binary, *quiet(model=toy, block_size=256, kv_blocks=blocks, threads=1), "--check"]
+        run = subprocess.run([*limited, *args], capture_output=True, text=True, timeout=60)
+        if run.returncode == 0:
+            break
+        sentence = sentence_of(*([limited[0], RESOURCES, *limited[1:], *args] if limited else
+                                 [args[0], RESOURCES, *args[1:]]))
+        figures = [int(n) for n in re.findall(r"\d+", sentence)]
+        assert len(figures) >= 3 and blocks * 64 * 1024 in figures, "what it needs, among what there is and what fits"
+        assert 0 < advised_blocks(sentence) < blocks, sentence
+        blocks = advised_blocks(sentence)
+    assert run.returncode == 0, run.stderr
+    assert blocks > 100, "most of what there is can be used"
+
+
+@pytest.mark.parametrize("address_space", [450_000_000, 600_000_000, 750_000_000])
+def test_Fault_D1_NoMemoryForTheWeightsIsNoCrash(launch, tmp_path, address_space):
+    """Some 500 MB of weights and too little room for them, or for the pool before them."""
+    if sanitizer_of(launch.binary):
+        pytest.skip("a limit of address space means nothing under a sanitizer")
+    config = write_tiny_model.llama_config(hidden_size=1024, intermediate_size=4096, num_hidden_layers=16,
+                                           num_attention_heads=16, num_key_value_heads=16, head_dim=64,
+                                           torch_dtype="bfloat16")
+    write_tiny_model.write_json(str(tmp_path / "config.json"), config)
+    flags = quiet(model=tmp_path, load_format="dummy", threads=1, kv_blocks=64)
+    sentence = sentence_of("prlimit", RESOURCES, f"--as={address_space}", launch.binary, *flags)
+    assert "memory" in sentence or "KV pool" in sentence
 
 
 def test_FilesThatCannotBeWritten(launch, toy, tmp_path):
