@@ -159,12 +159,12 @@ def test_Case_014_EndInTheFirstPrefillStep(server):
 
 
 def test_Case_016_QueueEntriesThatNeverRun(launch, toy):
-    with launch(toy, max_num_seqs=1, max_queued_requests=4, kv_blocks=128, step_delay_ms=10) as server:
+    with launch(toy, max_num_seqs=1, max_queued_requests=4, kv_blocks=128, step_delay_ms=20) as server:
         server.remember_canary()
         server.generate(P(40), 1)  # what waits below would hit its blocks
         running = server.start([1], 250)
         running.wait_tokens(1)
-        late = [server.start(P(40), 4, call_options={"timeout": 0.3}) for _ in range(2)]
+        late = [server.start(P(40), 4, call_options={"timeout": 2.0}) for _ in range(2)]
         gone = [server.start(P(40), 4) for _ in range(2)]
         wait_until(lambda: server.load().waiting_requests == 4, "the queue is full")
         refused = [server.generate(P(40), 4) for _ in range(16)]
