@@ -72,7 +72,7 @@ class SlowReaders:
 def slow_server(launch, models, **flags):
     folder = models("successor", tokens=(), first_id=0, context=4096)
     return launch(folder, **{"block_size": 16, "kv_blocks": 8192, "max_num_seqs": 32, "max_num_batched_tokens": 64,
-                             "max_pending_tokens": MAX_PENDING, "slow_reader_timeout": 3, **flags})
+                             "max_pending_tokens": MAX_PENDING, "slow_reader_timeout": 6, **flags})
 
 
 def test_Fault_C6_SlowReadersPauseAloneAndEnd(launch, models):
