@@ -1,4 +1,4 @@
-"""What one tenant can learn of another's prompts: fault I1, in work done and in time."""
+"""What one request can learn of another or do to it: fault I1, in work done and in time; case 30, wherever it runs."""
 
 import math
 import random
@@ -121,3 +121,26 @@ def test_Fault_I1_TimeToFirstTokenTellsNothing(launch, toy):
                 break
         assert p_across > 0.01
         server.check_health()
+
+
+@pytest.mark.parametrize("kv_blocks", [256, 24])
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_Case_030_InEveryPlaceOfABatchAndAfterPreemption(launch, toy, place, kv_blocks):
+    """A seeded request among seeded and unseeded ones, and its copy beside it, draw what it draws alone."""
+    mine = request([11, 12, 13], 16)
+    mine.sampling.temperature, mine.sampling.seed = 0.8, 42
+    with launch(toy) as server:
+        alone = server.generate(mine)
+        assert len(alone.ids()) == 16
+    messages = [request([20 * i + j for j in range(10)], 16) for i in range(8)]
+    for i, message in enumerate(messages):
+        message.sampling.temperature = 0.8
+        if i % 2:
+            message.sampling.seed = 7
+    messages[place] = messages[(place + 4) % 8] = mine
+    with launch(toy, start_paused=True, kv_blocks=kv_blocks) as server:
+        answers = [job.result() for job in server.start_together(messages)]
+        assert all(len(answer.ids()) == 16 for answer in answers)
+        for i in (place, (place + 4) % 8):
+            assert answers[i].ids() == alone.ids()
+        assert (server.metric("longspan_preemptions_total") >= 1) == (kv_blocks == 24)
