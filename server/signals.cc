@@ -8,7 +8,8 @@
 namespace longspan {
 namespace {
 
-constexpr int kWakeUp = SIGUSR2;  // ends the thread
+constexpr int kWakeUp =
+    SIGUSR2;  // makes the thread look at is_stopping_; a stray one means nothing
 
 sigset_t WaitedSignals() {
   sigset_t set;
@@ -30,11 +31,14 @@ SignalThread::SignalThread(std::function<void(int)> on_signal) : on_signal_(std:
   thread_ = std::thread([this] {
     const sigset_t set = WaitedSignals();
     int number = 0;
-    while (sigwait(&set, &number) == 0 && number != kWakeUp) on_signal_(number);
+    while (sigwait(&set, &number) == 0 && !is_stopping_.load()) {
+      if (number != kWakeUp) on_signal_(number);
+    }
   });
 }
 
 SignalThread::~SignalThread() {
+  is_stopping_.store(true);
   pthread_kill(thread_.native_handle(), kWakeUp);
   thread_.join();
 }
