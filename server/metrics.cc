@@ -173,7 +173,7 @@ Metrics::Metrics(const BuildInfo& build, bool vllm_names)
       inter_token_latency_(AddHistogram("longspan_inter_token_latency_seconds",
                                         "Gap between two tokens of a sequence.", kSeconds)),
       e2e_latency_(AddHistogram("longspan_e2e_request_latency_seconds",
-                                "Arrival to the end of a request.", kSeconds)),
+                                "Arrival to the end of a request that was not refused.", kSeconds)),
       queue_time_(
           AddHistogram("longspan_queue_time_seconds", "Arrival to first scheduling.", kSeconds)),
       prefill_time_(AddHistogram("longspan_prefill_time_seconds",
@@ -250,7 +250,7 @@ void Metrics::SetModel(const ModelMetricsInfo& info) {
   if (!vllm_names_) return;
 
   const Labels model = {{"model_name", info.model_name}};
-  vllm_ = std::unique_ptr<VllmNames>(new VllmNames{
+  vllm_owner_ = std::unique_ptr<VllmNames>(new VllmNames{
       AddGauge("vllm:num_requests_running", "Requests in execution.", model),
       AddGauge("vllm:num_requests_waiting", "Requests waiting.", model),
       AddGauge("vllm:kv_cache_usage_perc", "Held share of the KV cache; 1 is full.", model),
@@ -266,7 +266,7 @@ void Metrics::SetModel(const ModelMetricsInfo& info) {
                    model),
       {}});
   for (const char* reason : {"stop", "length", "abort"}) {
-    vllm_->success[reason] =
+    vllm_owner_->success[reason] =
         &AddCounter("vllm:request_success_total", "Requests that ended, by reason.",
                     {{"model_name", info.model_name}, {"finished_reason", reason}});
   }
@@ -277,6 +277,7 @@ void Metrics::SetModel(const ModelMetricsInfo& info) {
   AddGauge("vllm:lora_requests_info", "Adapters in use; none are supported.",
            {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}})
       .Set(0);
+  vllm_.store(vllm_owner_.get(), std::memory_order_release);
 }
 
 std::vector<std::weak_ptr<prometheus::Collectable>> Metrics::collectables() const {
@@ -306,13 +307,13 @@ void Metrics::OnStats(const EngineStats& stats) {
       static_cast<double>(stats.prefix_evictions_blocks - previous_.prefix_evictions_blocks));
   kv_bytes_read_.Increment(static_cast<double>(stats.kv_bytes_read - previous_.kv_bytes_read));
   previous_ = stats;
-  if (vllm_) {
-    vllm_->running.Set(stats.requests_running);
-    vllm_->waiting.Set(stats.requests_waiting);
-    vllm_->kv_usage.Set(usage);
-    vllm_->preemptions.Increment(preemptions);
-    vllm_->prefix_queries.Increment(queries);
-    vllm_->prefix_hits.Increment(hits);
+  if (VllmNames* vllm = this->vllm()) {
+    vllm->running.Set(stats.requests_running);
+    vllm->waiting.Set(stats.requests_waiting);
+    vllm->kv_usage.Set(usage);
+    vllm->preemptions.Increment(preemptions);
+    vllm->prefix_queries.Increment(queries);
+    vllm->prefix_hits.Increment(hits);
   }
   if (stats.kind == StepKind::kIdle) return;
   step_duration_[static_cast<size_t>(stats.kind) - 1]->Observe(stats.step_seconds);
@@ -341,24 +342,25 @@ void Metrics::OnStarted(const RequestStarted& started) {
   prompt_tokens_.Increment(started.prompt_tokens);
   prompt_tokens_cached_.Increment(started.cached_tokens);
   queue_time_.Observe(started.queue_seconds);
-  if (vllm_) {
-    vllm_->prompt_tokens.Increment(started.prompt_tokens);
-    vllm_->queue_time.Observe(started.queue_seconds);
+  if (VllmNames* vllm = this->vllm()) {
+    vllm->prompt_tokens.Increment(started.prompt_tokens);
+    vllm->queue_time.Observe(started.queue_seconds);
   }
 }
 
 void Metrics::OnFirstToken(const FirstToken& first) {
   time_to_first_token_.Observe(first.time_to_first_token_seconds);
   prefill_time_.Observe(first.prefill_seconds);
-  if (vllm_) vllm_->time_to_first_token.Observe(first.time_to_first_token_seconds);
+  if (VllmNames* vllm = this->vllm())
+    vllm->time_to_first_token.Observe(first.time_to_first_token_seconds);
 }
 
 void Metrics::OnTokens(const TokensDelivered& tokens) {
   generation_tokens_.Increment(tokens.num_tokens);
   if (tokens.gap_seconds >= 0.0) inter_token_latency_.Observe(tokens.gap_seconds);
-  if (vllm_) {
-    vllm_->generation_tokens.Increment(tokens.num_tokens);
-    if (tokens.gap_seconds >= 0.0) vllm_->inter_token_latency.Observe(tokens.gap_seconds);
+  if (VllmNames* vllm = this->vllm()) {
+    vllm->generation_tokens.Increment(tokens.num_tokens);
+    if (tokens.gap_seconds >= 0.0) vllm->inter_token_latency.Observe(tokens.gap_seconds);
   }
 }
 
@@ -370,14 +372,15 @@ void Metrics::OnSequenceFinished(const SequenceFinished& finished) {
   }
 }
 
+// Latency is that of requests that were served: a refusal takes microseconds and says nothing.
 void Metrics::OnRequestEnded(const RequestEnded& ended) {
   const auto outcome = static_cast<size_t>(ended.outcome);
   requests_finished_[outcome]->Increment();
-  e2e_latency_.Observe(ended.e2e_seconds);
-  if (vllm_) {
-    if (kVllmOutcomes[outcome] != nullptr) vllm_->success[kVllmOutcomes[outcome]]->Increment();
-    vllm_->e2e_latency.Observe(ended.e2e_seconds);
-  }
+  if (ended.outcome != RequestOutcome::kRejected) e2e_latency_.Observe(ended.e2e_seconds);
+  VllmNames* vllm = this->vllm();
+  if (vllm == nullptr || kVllmOutcomes[outcome] == nullptr) return;
+  vllm->success[kVllmOutcomes[outcome]]->Increment();
+  vllm->e2e_latency.Observe(ended.e2e_seconds);
 }
 
 }  // namespace longspan

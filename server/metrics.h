@@ -9,6 +9,7 @@
 #include <prometheus/registry.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -72,6 +73,8 @@ class Metrics final : public EngineObserver, public RequestObserver {
                                       const prometheus::Histogram::BucketBoundaries& bounds,
                                       const prometheus::Labels& labels = {});
 
+  VllmNames* vllm() const { return vllm_.load(std::memory_order_acquire); }
+
   static constexpr size_t kNumOutcomes = 6;
   static constexpr size_t kNumContextBuckets = 9;
   static constexpr size_t kNumStepKinds = 3;
@@ -79,7 +82,9 @@ class Metrics final : public EngineObserver, public RequestObserver {
   const bool vllm_names_;
   std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<ProcessCollector> process_;
-  std::unique_ptr<VllmNames> vllm_;  // set by SetModel
+  std::unique_ptr<VllmNames> vllm_owner_;
+  std::atomic<VllmNames*> vllm_{
+      nullptr};  // set by SetModel, while refused calls are counted already
 
   prometheus::Gauge& requests_running_;
   prometheus::Gauge& requests_waiting_;
