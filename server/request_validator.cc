@@ -80,6 +80,18 @@ const char* InputField(const v1::GenerateRequest& request) {
   return request.has_text() ? "text" : "token_ids";
 }
 
+// What a model without a tokenizer cannot do. Text in the output is refused only when asked for.
+void RefuseText(const v1::GenerateRequest& request, Violations& violations) {
+  const std::pair<const char*, bool> fields[] = {
+      {"text", request.has_text()},
+      {"sampling.bad_words", request.sampling().bad_words_size() > 0},
+      {"stop.strings", request.stop().strings_size() > 0},
+      {"output.text", request.output().text()}};
+  for (const auto& [field, is_used] : fields) {
+    if (is_used) violations.Add(field, "the model has no tokenizer (limit: token ids only)");
+  }
+}
+
 SamplingParams ToSampling(const v1::GenerateRequest& request, uint64_t drawn_seed) {
   const v1::SamplingParams& in = request.sampling();
   SamplingParams out;
@@ -142,11 +154,7 @@ grpc::Status RequestValidator::Build(const v1::GenerateRequest& request, uint64_
   if (request.has_token_ids()) {
     CheckPromptLength(request, request.token_ids().ids_size(), violations);
   }
-  if (model_.tokenizer == nullptr &&
-      (NeedsTokenizer(request) || request.stop().strings_size() > 0)) {
-    violations.Add(request.has_text() ? "text" : "stop.strings",
-                   "the model has no tokenizer (limit: token ids only)");
-  }
+  if (model_.tokenizer == nullptr) RefuseText(request, violations);
   if (!violations.empty()) return violations.ToStatus();
   GenerateTable().Check(request, model_.config.vocab_size, violations);
   if (!violations.empty()) return violations.ToStatus();

@@ -444,6 +444,20 @@ TEST_F(RequestValidatorTest, WithoutATokenizerTextIsRefusedAndIdsWork) {
   EXPECT_EQ(ViolatedField(RequestValidator(fake.model).Build(text, 1, nullptr, out_)), "text");
   EXPECT_TRUE(RequestValidator(fake.model).Build(WithPrompt(3), 1, nullptr, out_).ok());
   EXPECT_FALSE(out_.output.text);
+  const auto refused = [&](const GenerateRequest& request) {
+    return ViolatedField(RequestValidator(fake.model).Build(request, 1, nullptr, out_));
+  };
+  GenerateRequest bad_words = WithPrompt(3);
+  bad_words.mutable_sampling()->add_bad_words("no");
+  EXPECT_EQ(refused(bad_words), "sampling.bad_words");
+  GenerateRequest stops = WithPrompt(3);
+  stops.mutable_stop()->add_strings("stop");
+  EXPECT_EQ(refused(stops), "stop.strings");
+  GenerateRequest output = WithPrompt(3);
+  output.mutable_output()->set_text(true);
+  EXPECT_EQ(refused(output), "output.text") << "asked for, it is not left out in silence";
+  output.mutable_output()->set_text(false);
+  EXPECT_EQ(refused(output), "");
 }
 
 TEST_F(RequestValidatorTest, TokenizingStopsWhenTheCallIsCancelled) {
