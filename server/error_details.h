@@ -15,6 +15,8 @@
 namespace longspan {
 
 inline constexpr size_t kMaxErrorMessageBytes = 1024;
+// When to come back to a full queue whose pace is not known yet.
+inline constexpr double kRetrySecondsBeforeMeasurements = 1.0;
 
 // The problems of one request, the first few of them. A value; one thread.
 class Violations {

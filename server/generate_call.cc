@@ -113,7 +113,9 @@ void GenerateCall::Submit(ValidatedRequest request) {
   const SubmitResult result =
       context_.engine()->Submit(EngineRequest{std::move(request.params), shared_from_this()});
   if (result.status.code() == absl::StatusCode::kResourceExhausted) {
-    return Refuse(ResourceExhausted(StatusMessage(result.status), result.retry_after_seconds));
+    return Refuse(
+        ResourceExhausted(StatusMessage(result.status),
+                          result.retry_after_seconds.value_or(kRetrySecondsBeforeMeasurements)));
   }
   if (result.status.code() == absl::StatusCode::kDeadlineExceeded) {
     End(ToGrpcStatus(result.status), RequestOutcome::kDeadline, ResponseQueue::Rest::kDiscard);
@@ -136,6 +138,13 @@ void GenerateCall::Submit(ValidatedRequest request) {
 
 void GenerateCall::Refuse(const grpc::Status& status) {
   End(status, RequestOutcome::kRejected, ResponseQueue::Rest::kDiscard);
+}
+
+void GenerateCall::RefuseUnlessSubmitted(const grpc::Status& status) {
+  if (submitted().n > 0) return;
+  if (End(status, RequestOutcome::kRejected, ResponseQueue::Rest::kDiscard)) {
+    AbortInEngine(FinishReason::kCancelled);  // it may have arrived there in between
+  }
 }
 
 void GenerateCall::OnWriteDone(bool ok) { Delivered(queue_.OnWriteDone(ok)); }
@@ -188,8 +197,9 @@ bool GenerateCall::End(const grpc::Status& status, RequestOutcome outcome,
   const double seconds = Seconds(context_.clock().Now() - times_.arrival);
   context_.observer().OnRequestEnded({outcome, seconds});
   context_.observer().OnRpcEnded(kMethod, status.error_code());
-  spdlog::debug("request {} ended: code {}, {:.3f} s, {}", Escaped(id_),
-                static_cast<int>(status.error_code()), seconds, status.error_message());
+  spdlog::debug("request {} ended: code {}, {:.3f} s, trace {}, {}", Escaped(id_),
+                static_cast<int>(status.error_code()), seconds,
+                traceparent_.empty() ? "none" : Escaped(traceparent_), status.error_message());
   queue_.Finish(status, rest);
   return true;
 }

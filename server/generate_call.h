@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -39,12 +40,16 @@ class GenerateCall final : public TokenStream, public std::enable_shared_from_th
 
   // ---- gRPC's threads, and the tokenizer thread while it prepares the call
   void Attach(ResponseSink& sink) { queue_.Attach(sink); }
+  // The caller's trace, for the log; before anything else.
+  void SetTrace(std::string traceparent) { traceparent_ = std::move(traceparent); }
   // Takes the id, made up when empty; false: it is in use.
   bool TakeId(const std::string& wanted);
   // Hands the request to the engine, or ends the call with the engine's refusal.
   void Submit(ValidatedRequest request);
   // Ends the call before it was submitted.
   void Refuse(const grpc::Status& status);
+  // The same from another thread, while the call may be on its way to the engine.
+  void RefuseUnlessSubmitted(const grpc::Status& status);
   // The call has ended or its client is gone: nothing more needs to be prepared.
   const std::atomic<bool>* cancelled() const { return &ended_; }
 
@@ -98,6 +103,7 @@ class GenerateCall final : public TokenStream, public std::enable_shared_from_th
   const CallTimes times_;
   ResponseQueue queue_;
   std::atomic<bool> ended_{false};
+  std::string traceparent_;  // empty: none
 
   // Set before the engine knows the call, constant afterwards.
   OutputOptions options_;

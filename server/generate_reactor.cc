@@ -6,7 +6,9 @@
 
 namespace longspan {
 
-GenerateReactor::GenerateReactor(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {
+GenerateReactor::GenerateReactor(std::shared_ptr<GenerateCall> call, std::atomic<int32_t>& num_open)
+    : call_(std::move(call)), num_open_(num_open) {
+  num_open_.fetch_add(1);
   call_->Attach(*this);
 }
 

@@ -5,6 +5,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "server/generate_call.h"
@@ -16,7 +18,9 @@ namespace longspan {
 class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public ResponseSink {
  public:
-  explicit GenerateReactor(std::shared_ptr<GenerateCall> call);
+  // num_open: how many of these live; outlives them.
+  GenerateReactor(std::shared_ptr<GenerateCall> call, std::atomic<int32_t>& num_open);
+  ~GenerateReactor() override { num_open_.fetch_sub(1); }
 
   // ResponseSink
   void StartWrite(const v1::GenerateResponse& response) override;
@@ -28,6 +32,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override { delete this; }
 
   const std::shared_ptr<GenerateCall> call_;
+  std::atomic<int32_t>& num_open_;
   grpc::ByteBuffer message_;  // gRPC reads it until OnWriteDone
 };
 

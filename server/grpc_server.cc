@@ -124,7 +124,7 @@ struct GrpcServer::Parts {
   Parts(const GrpcServerOptions& server_options, ServerInfo info, const Clock& clock,
         RequestObserver& observer, LifecycleHandler& lifecycle)
       : context(std::move(info), clock, observer, lifecycle),
-        tokenizer(server_options.max_tokenizer_jobs, server_options.max_tokenizer_bytes),
+        tokenizer(clock, server_options.max_tokenizer_jobs, server_options.max_tokenizer_bytes),
         output(outbox),
         inference(context, registry, tokenizer,
                   {server_options.max_metadata_bytes, server_options.max_pending_tokens}),
@@ -159,7 +159,7 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions&
   RETURN_IF_ERROR(parts->main.Open(options.listen, options, options.reflection, parts->inference));
   if (!options.admin_listen.empty()) {
     RETURN_IF_ERROR(
-        parts->side.Open(options.admin_listen, options, options.reflection, parts->admin));
+        parts->side.Open(options.admin_listen, options, options.admin_reflection, parts->admin));
   }
   parts->SetHealth(false);
   for (Endpoint* endpoint : {&parts->main, &parts->side}) {
@@ -193,10 +193,14 @@ void GrpcServer::SetServing(const ServedModel& model, Engine& engine) {
   parts_->SetHealth(parts_->context.phase() == ServerPhase::kServing);
 }
 
+// What still waits to be tokenized has not reached the engine: it counts as new and is refused now.
 void GrpcServer::StartDraining() {
-  const std::lock_guard lock(parts_->health_mutex);
-  parts_->context.SetDraining();
-  parts_->SetHealth(false);
+  {
+    const std::lock_guard lock(parts_->health_mutex);
+    parts_->context.SetDraining();
+    parts_->SetHealth(false);
+  }
+  parts_->tokenizer.Stop();
 }
 
 void GrpcServer::SetFailed() {
@@ -205,12 +209,10 @@ void GrpcServer::SetFailed() {
   parts_->SetHealth(false);
 }
 
-// The tokenizer thread goes first, so that waiting jobs are answered; the output thread lives to
-// the end, since what the engine said last is still on its way.
+// The output thread lives to the end, since what the engine said last is still on its way.
 void GrpcServer::Shutdown(Duration grace) {
   if (std::exchange(parts_->is_shut_down, true)) return;
   StartDraining();
-  parts_->tokenizer.Stop();
   const auto deadline = std::chrono::system_clock::now() +
                         std::chrono::duration_cast<std::chrono::system_clock::duration>(grace);
   parts_->main.Shutdown(deadline);
@@ -219,6 +221,6 @@ void GrpcServer::Shutdown(Duration grace) {
 
 ServerContext& GrpcServer::context() { return parts_->context; }
 
-int32_t GrpcServer::num_open_requests() const { return parts_->registry.size(); }
+int32_t GrpcServer::num_open_requests() const { return parts_->inference.num_open_calls(); }
 
 }  // namespace longspan

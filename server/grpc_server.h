@@ -19,16 +19,16 @@ namespace longspan {
 struct GrpcServerOptions {
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, [IPV6]:PORT or unix:PATH; port 0 picks one
   std::string admin_listen;                // likewise; empty: no Admin service
-  bool reflection = true;
+  bool reflection = true;                  // on listen
+  bool admin_reflection = true;            // on admin_listen
   int64_t max_message_bytes = 64 * 1024 * 1024;  // received
   Duration keepalive_time = std::chrono::seconds(30);
   Duration keepalive_timeout = std::chrono::seconds(10);
-  int32_t max_concurrent_streams = 1024;   // per connection
-  int64_t max_metadata_bytes = 16 * 1024;  // more is RESOURCE_EXHAUSTED from the handler
-  int64_t max_pending_tokens = 256;        // per request: beyond it the reader is slow
-  int32_t max_tokenizer_jobs = 1024;       // waiting to be parsed or tokenized
-  int64_t max_tokenizer_bytes =
-      64 * 1024 * 1024;  // of these jobs; one larger job alone is accepted
+  int32_t max_concurrent_streams = 1024;           // per connection
+  int64_t max_metadata_bytes = 16 * 1024;          // more is RESOURCE_EXHAUSTED from the handler
+  int64_t max_pending_tokens = 256;                // per request: beyond it the reader is slow
+  int32_t max_tokenizer_jobs = 1024;               // waiting to be parsed or tokenized
+  int64_t max_tokenizer_bytes = 64 * 1024 * 1024;  // of the large ones of these jobs
 };
 
 // Public methods are thread-safe unless said otherwise. `info`, clock, observer and lifecycle
@@ -57,8 +57,9 @@ class GrpcServer {
 
   // The warm-up step has run: health SERVING, requests are admitted. Both outlive Shutdown.
   void SetServing(const ServedModel& model, Engine& engine);
-  // Health NOT_SERVING, new requests UNAVAILABLE; running requests go on, and probes are still
-  // answered. Does not tell the engine.
+  // Health NOT_SERVING; new requests and those that are not tokenized yet get UNAVAILABLE, and so
+  // do Tokenize and Detokenize; running requests go on, and probes are still answered. Does not
+  // tell the engine. The thread that calls Shutdown.
   void StartDraining();
   // The device is lost: as draining, and the state says so.
   void SetFailed();
@@ -67,7 +68,8 @@ class GrpcServer {
   void Shutdown(Duration grace);
 
   ServerContext& context();
-  // Generate calls that have not ended.
+  // Generate calls whose client does not have everything yet: finished ones with a tail on its way
+  // are among them.
   int32_t num_open_requests() const;
 
  private:

@@ -45,8 +45,12 @@ v1::ServerState ToProto(ServerPhase phase) {
   return v1::SERVER_STATE_UNSPECIFIED;
 }
 
-grpc::Status QueueFull() {
-  return ResourceExhausted("queue: too many requests wait to be tokenized", std::nullopt);
+// Why the tokenizer thread did not take a job.
+grpc::Status NotPosted(ServerPhase phase, const TokenizerThread& tokenizer) {
+  if (phase > ServerPhase::kServing) return CheckServing(phase);
+  return ResourceExhausted(
+      "queue: too many requests wait to be tokenized",
+      tokenizer.estimated_delay_seconds().value_or(kRetrySecondsBeforeMeasurements));
 }
 
 grpc::Status NoTokenizer() {
@@ -88,6 +92,9 @@ v1::GetServerInfoResponse DescribeServer(const ServerContext& context) {
     if (device.memory_used_bytes) into.set_memory_used_bytes(device.memory_used_bytes());
   }
   for (const auto& [name, value] : info.flags) (*out.mutable_flags())[name] = value;
+  if (const ServedModel* model = context.model(); model != nullptr) {
+    for (const auto& [name, value] : model->chosen_flags) (*out.mutable_flags())[name] = value;
+  }
   out.set_uptime_seconds(Seconds(context.clock().Now() - info.start_time));
   out.set_state(ToProto(context.phase()));
   return out;
@@ -135,7 +142,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<GenerateCall>(
       context_, registry_, TimesOf(*context, context_.clock()), limits_.max_pending_tokens);
-  auto* reactor = new GenerateReactor(call);
+  call->SetTrace(TraceParentOf(*context));
+  auto* reactor = new GenerateReactor(call, num_open_calls_);
   grpc::Status status = CheckMetadata(*context, limits_.max_metadata_bytes);
   if (status.ok()) status = CheckServing(context_.phase());
   if (status.ok()) {
@@ -183,10 +191,10 @@ void InferenceService::Admit(const v1::GenerateRequest& request, const CallPtr& 
 void InferenceService::Post(int64_t bytes, const CallPtr& call, std::function<void()> work) {
   const bool posted = tokenizer_.TryPost(bytes, [call, work = std::move(work)](bool stopping) {
     if (call->cancelled()->load()) return;
-    if (stopping) return call->Refuse(CheckServing(ServerPhase::kDraining));
+    if (stopping) return call->RefuseUnlessSubmitted(CheckServing(ServerPhase::kDraining));
     work();
   });
-  if (!posted) call->Refuse(QueueFull());
+  if (!posted) call->Refuse(NotPosted(context_.phase(), tokenizer_));
 }
 
 // ---- Unary methods ----------------------------------------------------------------------------
@@ -229,7 +237,9 @@ grpc::ServerUnaryReactor* InferenceService::HandleOnTokenizerThread(
     if (!checked.ok()) return call->Fail(checked);
     work(request, *model, *call);
   };
-  if (!tokenizer_.TryPost(static_cast<int64_t>(bytes.Length()), job)) call->Fail(QueueFull());
+  if (!tokenizer_.TryPost(static_cast<int64_t>(bytes.Length()), job)) {
+    call->Fail(NotPosted(context_.phase(), tokenizer_));
+  }
   return call.get();
 }
 

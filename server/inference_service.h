@@ -4,6 +4,7 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,6 +39,9 @@ class InferenceService final : public WithRawInference<v1::Inference::Service> {
  public:
   InferenceService(ServerContext& context, RequestRegistry& registry, TokenizerThread& tokenizer,
                    const InferenceLimits& limits);
+
+  // Generate calls whose client does not have everything yet, the status included.
+  int32_t num_open_calls() const { return num_open_calls_.load(); }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -79,6 +83,7 @@ class InferenceService final : public WithRawInference<v1::Inference::Service> {
   RequestRegistry& registry_;
   TokenizerThread& tokenizer_;
   const InferenceLimits limits_;
+  std::atomic<int32_t> num_open_calls_{0};
 };
 
 // OK when requests are admitted, else UNAVAILABLE with the reason.

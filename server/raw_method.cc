@@ -62,6 +62,27 @@ CallTimes TimesOf(const grpc::CallbackServerContext& context, const Clock& clock
   return times;
 }
 
+std::string TraceParentOf(const grpc::CallbackServerContext& context) {
+  const auto found = context.client_metadata().find("traceparent");
+  if (found == context.client_metadata().end()) return "";
+  std::string text(found->second.data(), found->second.size());
+  return IsTraceParent(text) ? text : "";
+}
+
+// Version, trace id, parent id, flags: 2, 32, 16 and 2 lower-case hexadecimal digits.
+bool IsTraceParent(std::string_view text) {
+  constexpr std::string_view kForm = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+  if (text.size() != kForm.size()) return false;
+  for (size_t i = 0; i < kForm.size(); ++i) {
+    const bool is_hex = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
+    if (kForm[i] == 'x' ? !is_hex : text[i] != '-') return false;
+  }
+  const auto is_zero = [](std::string_view id) {
+    return id.find_first_not_of('0') == std::string_view::npos;
+  };
+  return text.substr(0, 2) != "ff" && !is_zero(text.substr(3, 32)) && !is_zero(text.substr(36, 16));
+}
+
 std::shared_ptr<UnaryCall> UnaryCall::Create(RequestObserver& observer, const char* method,
                                              grpc::ByteBuffer* reply) {
   std::shared_ptr<UnaryCall> call(new UnaryCall(observer, method, reply));

@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "core/clock.h"
 #include "server/generate_call.h"
@@ -32,6 +34,11 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
 
 // Arrival now; the deadline of the wall clock is turned into monotonic time here and nowhere else.
 CallTimes TimesOf(const grpc::CallbackServerContext& context, const Clock& clock);
+
+// The W3C trace context of a call, "00-TRACE-SPAN-FLAGS"; empty when there is none or it is not
+// well-formed, as that standard wants.
+std::string TraceParentOf(const grpc::CallbackServerContext& context);
+bool IsTraceParent(std::string_view text);
 
 // One unary call. The first of Reply, Fail and the client's cancel ends it; the others do nothing.
 // Keeps itself alive until gRPC is done; others hold it as long as they like.

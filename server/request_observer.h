@@ -52,8 +52,9 @@ struct RequestEnded {
   double e2e_seconds = 0.0;  // since arrival
 };
 
-// Called on gRPC's threads (OnRpcEnded, OnRequestEnded) and on the output thread (all but
-// OnRpcEnded). Implementations are thread-safe and do not block.
+// Called on the output thread (all of them), and, for calls that end elsewhere, OnRpcEnded and
+// OnRequestEnded on gRPC's threads, the tokenizer thread and the one that stops the server.
+// Implementations are thread-safe and do not block.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;

@@ -28,8 +28,9 @@ struct ServedModel {
   int32_t block_size = 0;
   int32_t num_blocks = 0;  // of the KV pool
   DType kv_dtype = DType::kFloat16;
-  int64_t kv_bytes_per_token = 0;        // all layers
-  const Tokenizer* tokenizer = nullptr;  // not owned; nullptr: token ids only
+  int64_t kv_bytes_per_token = 0;                   // all layers
+  const Tokenizer* tokenizer = nullptr;             // not owned; nullptr: token ids only
+  std::map<std::string, std::string> chosen_flags;  // what the server chose where it was asked to
 };
 
 struct DeviceInfo {
@@ -44,7 +45,7 @@ struct ServerInfo {
   std::string version;
   std::string commit;
   std::vector<DeviceInfo> devices;
-  std::map<std::string, std::string> flags;  // in effect, defaults included
+  std::map<std::string, std::string> flags;  // as given, defaults included
   TimePoint start_time{};
 };
 

@@ -475,23 +475,63 @@ TEST_F(GrpcServerTest, AdminAnswersOnItsOwnListenerOnly) {
   EXPECT_EQ(lifecycle_.drains()[0], Duration(std::chrono::milliseconds(1500)));
 }
 
-TEST_F(GrpcServerTest, ListRequestsShowsWaitingOnes) {
-  StartServer();
-  FakeModelOptions options;
-  served_ = std::make_unique<ServedFake>(options, clock_, server_->outbox());
-  server_->SetServing(served_->fake.model, *served_->engine);
-  v1::GenerateRequest request = Request(9, 5);
-  request.set_request_id("shown");
-  request.set_n(2);
-  request.set_priority(3);
-  grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, request);
-  while (server_->num_open_requests() == 0) std::this_thread::yield();
-  served_->engine->Start();
-  v1::GenerateResponse response;
-  while (reader->Read(&response)) {
+// One request is paused since its client does not read, one runs, and there is no slot for the
+// third.
+TEST_F(GrpcServerTest, ListRequestsShowsRunningPausedAndWaitingOnes) {
+  FakeModelOptions model;
+  model.max_num_seqs = 1;
+  model.max_model_len = 1 << 20;  // none of them comes to its end
+  model.num_blocks = 1 << 19;
+  model.first_token_id = 300;
+  for (int i = 0; i < 16; ++i) {  // more text than any window
+    model.tokens.push_back(std::string(256 * 1024 - 1, 'x') + static_cast<char>('A' + i));
   }
-  EXPECT_TRUE(reader->Finish().ok());
+  StartAndLoad(model);
+  const auto endless = [](const std::string& id, int32_t prompt, bool output) {
+    v1::GenerateRequest request = Request(prompt, 1'000'000);
+    request.set_request_id(id);
+    request.mutable_output()->set_text(output);
+    request.mutable_output()->set_token_ids(output);
+    return request;
+  };
+  v1::GenerateRequest waiting = endless("waiting", 9, false);
+  waiting.mutable_token_ids()->add_ids(10);
+  waiting.set_priority(-3);
+  std::map<std::string, v1::RequestInfo> seen;
+  const auto list = [&] {
+    grpc::ClientContext context;
+    v1::ListRequestsResponse response;
+    EXPECT_TRUE(admin_->ListRequests(&context, {}, &response).ok());
+    seen.clear();
+    for (const v1::RequestInfo& info : response.requests()) seen[info.request_id()] = info;
+  };
+  grpc::ClientContext contexts[3];
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
+  readers.push_back(stub_->Generate(&contexts[0], endless("paused", 299, true)));
+  while (seen["paused"].state() != v1::REQUEST_STATE_PAUSED) list();
+  readers.push_back(stub_->Generate(&contexts[1], endless("running", 1, false)));
+  readers.push_back(stub_->Generate(&contexts[2], waiting));
+  while (seen["running"].completion_tokens() == 0 || seen["waiting"].blocks() > 0 ||
+         seen["running"].state() != v1::REQUEST_STATE_RUNNING ||
+         seen["waiting"].state() != v1::REQUEST_STATE_WAITING) {
+    list();
+  }
+  EXPECT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen["paused"].state(), v1::REQUEST_STATE_PAUSED);
+  EXPECT_GT(seen["paused"].completion_tokens(), 0);
+  EXPECT_EQ(seen["paused"].blocks(), 0) << "it gave way to the one that runs";
+  EXPECT_EQ(seen["running"].prompt_tokens(), 1);
+  EXPECT_GT(seen["running"].blocks(), 0);
+  EXPECT_EQ(seen["waiting"].prompt_tokens(), 2);
+  EXPECT_EQ(seen["waiting"].priority(), -3);
+  EXPECT_GE(seen["paused"].age_seconds(), seen["running"].age_seconds());
+  for (size_t i = 0; i < readers.size(); ++i) {
+    contexts[i].TryCancel();
+    v1::GenerateResponse response;
+    while (readers[i]->Read(&response)) {
+    }
+    EXPECT_EQ(readers[i]->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
 }
 
 TEST_F(GrpcServerTest, ReflectionIsThereOnlyWhenAskedFor) {
@@ -505,6 +545,67 @@ TEST_F(GrpcServerTest, ReflectionIsThereOnlyWhenAskedFor) {
   options.reflection = true;
   StartServer(options);
   EXPECT_NE(SendRaw(path, "").error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(GrpcServerTest, AFullTokenizerQueueSaysWhenToComeBack) {
+  GrpcServerOptions options;
+  options.max_tokenizer_jobs = 0;
+  StartServer(options);
+  Load();
+  v1::GenerateRequest request;
+  request.set_text("a");
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(answer.status.error_details()));
+  ASSERT_EQ(details.details_size(), 1);
+  google::rpc::RetryInfo retry;
+  ASSERT_TRUE(details.details(0).UnpackTo(&retry));
+  EXPECT_GT(retry.retry_delay().seconds(), 0);
+}
+
+TEST_F(GrpcServerTest, DrainingAnswersTextThatIsNotTokenizedYetAndEverythingAfterIt) {
+  StartAndLoad();
+  server_->StartDraining();
+  grpc::ClientContext context;
+  v1::TokenizeRequest request;
+  request.set_text("a");
+  v1::TokenizeResponse response;
+  EXPECT_EQ(stub_->Tokenize(&context, request, &response).error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  v1::GenerateRequest generate;
+  generate.set_text("a");
+  EXPECT_EQ(Generate(generate).status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+// A drain waits for these: the engine is done with the request, its client is not.
+TEST_F(GrpcServerTest, Case_054_ARequestIsOpenUntilItsClientHasEverything) {
+  constexpr int kTokens = 16;
+  constexpr size_t kTextBytes = 256 * 1024;  // of each token: more than any window
+  FakeModelOptions model;
+  model.first_token_id = 300;
+  for (int i = 0; i < kTokens; ++i) {
+    model.tokens.push_back(std::string(kTextBytes - 1, 'x') + static_cast<char>('A' + i));
+  }
+  StartAndLoad(model);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1024);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(-1);
+  const auto slow = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  auto reader = slow->Generate(&context, Request(299, kTokens));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  ASSERT_TRUE(response.has_started());
+  while (observer_.num_ended() == 0) std::this_thread::yield();
+  EXPECT_EQ(server_->num_open_requests(), 1);
+  size_t text_bytes = 0;
+  while (reader->Read(&response)) text_bytes += response.chunk().text().size();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(text_bytes, kTokens * kTextBytes);
+  while (server_->num_open_requests() > 0) std::this_thread::yield();
 }
 
 TEST_F(GrpcServerTest, ShutdownCutsWhatDoesNotEnd) {

@@ -16,7 +16,6 @@ EngineConfig MakeEngineConfig(const FakeModelOptions& options) {
   config.scheduler.max_model_len = options.max_model_len;
   config.scheduler.slow_reader_timeout = options.slow_reader_timeout;
   config.max_queued_requests = options.max_queued_requests;
-  config.kv_bytes_per_token = 64;
   return config;
 }
 
