@@ -4,9 +4,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 #include <utility>
 
 #include "core/log.h"
@@ -36,6 +40,10 @@ Duration FromSeconds(double seconds) {
 ExitCode Fail(ExitCode code, const Status& status) {
   std::fprintf(stderr, "longspan-server: %s\n", StatusMessage(status).c_str());
   return code;
+}
+
+void WarnUnlessOk(const Status& status) {
+  if (!status.ok()) spdlog::warn("{}", StatusMessage(status));
 }
 
 std::string MachineArchitecture() {
@@ -117,20 +125,27 @@ ExitCode Application::Run() {
 }
 
 ExitCode Application::Bind() {
-  if (options_.admin_listen.empty()) options_.admin_listen = DefaultAdminAddress();
+  const bool has_default_admin = options_.admin_listen.empty();
+  if (has_default_admin) options_.admin_listen = DefaultAdminAddress();
   const bool with_metrics = options_.metrics_listen != "off";
-  for (const auto& [flag, address] :
-       {std::pair{"--listen", options_.listen}, std::pair{"--admin-listen", options_.admin_listen},
-        std::pair{"--metrics-listen", options_.metrics_listen}}) {
-    if (address == "off") continue;
-    Status status = CheckAddressSyntax(flag, address);
-    if (status.ok()) status = CheckBindPolicy(flag, address, options_.insecure_bind);
+  const std::tuple<const char*, ListenerKind, std::string> listeners[] = {
+      {"--listen", ListenerKind::kInference, options_.listen},
+      {"--admin-listen", ListenerKind::kAdmin, options_.admin_listen},
+      {"--metrics-listen", ListenerKind::kMetrics, options_.metrics_listen}};
+  for (const auto& [flag, kind, address] : listeners) {
+    if (address == "off" && kind != ListenerKind::kInference) continue;
+    const Status status = CheckBindAddress(flag, kind, address, options_.insecure_bind);
     if (!status.ok()) return Fail(ExitCode::kOptions, status);
   }
   metrics_ =
       std::make_unique<Metrics>(Metrics::BuildInfo{kVersion, kCommit, "cpu", MachineArchitecture()},
                                 options_.vllm_metrics == "on");
   if (options_.check) return ExitCode::kOk;
+  // One that a killed server left would say that this one serves.
+  if (const Status status = RemoveReadyFile(); !status.ok()) {
+    return Fail(ExitCode::kFiles, status);
+  }
+  if (has_default_admin) RemoveDeadAdminSockets(options_.admin_listen);
   if (with_metrics) {
     auto endpoint = MetricsEndpoint::Start(options_.metrics_listen, *metrics_);
     if (!endpoint.ok()) return Fail(ExitCode::kResources, endpoint.status());
@@ -139,8 +154,12 @@ ExitCode Application::Bind() {
   GrpcServerOptions grpc;
   grpc.listen = options_.listen;
   grpc.admin_listen = options_.admin_listen == "off" ? "" : options_.admin_listen;
-  grpc.reflection = options_.reflection == "on" ||
-                    (options_.reflection == "auto" && IsLocalAddress(options_.listen));
+  const auto has_reflection = [this](const std::string& address) {
+    return options_.reflection == "on" ||
+           (options_.reflection == "auto" && IsLocalAddress(address));
+  };
+  grpc.reflection = has_reflection(grpc.listen);
+  grpc.admin_reflection = has_reflection(grpc.admin_listen);
   grpc.max_message_bytes = options_.max_message_bytes;
   grpc.keepalive_time = FromSeconds(options_.keepalive_time);
   grpc.keepalive_timeout = FromSeconds(options_.keepalive_timeout);
@@ -210,8 +229,25 @@ ExitCode Application::Load() {
                        .num_blocks = core_->num_blocks(),
                        .kv_dtype = core_->kv_dtype(),
                        .kv_bytes_per_token = core_->kv_bytes_per_token(),
-                       .tokenizer = tokenizer_.get()};
+                       .tokenizer = tokenizer_.get(),
+                       .chosen_flags = ChosenFlags(name)};
   return ExitCode::kOk;
+}
+
+// What stands behind "auto", 0, an empty name and port 0.
+std::map<std::string, std::string> Application::ChosenFlags(const std::string& model_name) const {
+  const std::string& admin = server_->admin_address();
+  return {{"served-model-name", model_name},
+          {"device", "cpu"},
+          {"matmul-precision", core_->matmul_precision()},
+          {"threads", std::to_string(core_->threads())},
+          {"kv-cache-dtype", std::string(DTypeName(core_->kv_dtype()))},
+          {"kv-cache-memory-bytes", std::to_string(core_->kv_pool_bytes())},
+          {"kv-blocks", std::to_string(core_->num_blocks())},
+          {"max-model-len", std::to_string(core_->max_model_len())},
+          {"listen", server_->address()},
+          {"admin-listen", admin.empty() ? "off" : admin},
+          {"metrics-listen", endpoint_ ? endpoint_->address() : "off"}};
 }
 
 Status Application::MakeTokenizer() {
@@ -238,15 +274,22 @@ Status Application::MakeTokenizer() {
 }
 
 ExitCode Application::Serve() {
+  bool is_draining = false;
+  {
+    const std::lock_guard lock(mutex_);
+    loading_ = false;
+    is_draining = drain_deadline_.has_value();
+  }
+  if (is_draining) {  // asked for while the model was loading: never SERVING, not even for a moment
+    spdlog::info("stopped while loading");
+    server_->Shutdown(kLastWrites);
+    return ExitCode::kOk;
+  }
   core_->engine().Start();
   const StepWatchdog watchdog([this] { return core_->engine().turn_age(); },
                               FromSeconds(options_.step_timeout),
                               [this](Duration age) { EndStuck(age); });
   server_->SetServing(*model_, core_->engine());
-  {
-    const std::lock_guard lock(mutex_);
-    loading_ = false;
-  }
   if (!options_.ready_file.empty()) {
     if (const Status status = WriteReadyFile(); !status.ok()) return Fail(ExitCode::kFiles, status);
   }
@@ -255,41 +298,35 @@ ExitCode Application::Serve() {
                core_->matmul_precision(), core_->num_blocks(), core_->block_size(),
                core_->kv_pool_bytes() >> 20);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return drain_timeout_.has_value() || device_lost_; });
-  if (device_lost_) {
-    lock.unlock();
-    return EndAfterDeviceLoss();
-  }
-  const Duration timeout = *drain_timeout_;
+  changed_.wait(lock, [this] { return drain_deadline_.has_value() || device_lost_; });
+  const bool device_lost = device_lost_;
   lock.unlock();
-  return Drain(timeout);
+  return device_lost ? EndAfterDeviceLoss() : Drain();
 }
 
-ExitCode Application::Drain(Duration timeout) {
-  const TimePoint deadline = clock_.Now() + timeout;
+ExitCode Application::Drain() {
+  WarnUnlessOk(RemoveReadyFile());
   server_->StartDraining();
   core_->engine().StopAdmitting();
   spdlog::info("draining: {} open requests, up to {:.1f} s", server_->num_open_requests(),
-               Seconds(timeout));
-  const auto wait_for_writes = [&](TimePoint until) {
-    while (server_->num_open_requests() > 0 && clock_.Now() < until && !StopNow()) {
-      std::this_thread::sleep_for(kDrainPoll);
-    }
-  };
-  while (clock_.Now() < deadline && !StopNow()) {
-    if (core_->engine().WaitIdle(std::min(deadline, clock_.Now() + kDrainPoll))) break;
+               Seconds(DrainDeadline() - clock_.Now()));
+  // The deadline is read anew each time: a later request may have brought it forward.
+  while (clock_.Now() < DrainDeadline() && !StopNow()) {
+    if (core_->engine().WaitIdle(clock_.Now() + kDrainPoll)) break;
   }
-  wait_for_writes(deadline);
-  const int32_t cut = server_->num_open_requests();
+  while (server_->num_open_requests() > 0 && clock_.Now() < DrainDeadline() && !StopNow()) {
+    std::this_thread::sleep_for(kDrainPoll);
+  }
+  const int32_t cut = server_->num_open_requests();  // unread ends are among them
   core_->engine().Stop();
   if (core_->engine().fatal_error().has_value()) return EndAfterDeviceLoss();
-  if (cut > 0) wait_for_writes(clock_.Now() + kLastWrites);
-  server_->Shutdown(kLastWrites);
-  spdlog::info("stopped; {} requests were cut off", cut);
+  server_->Shutdown(kLastWrites);  // returns as soon as every call has its answer
+  spdlog::info("stopped; {} requests were open when the drain ended", cut);
   return ExitCode::kOk;
 }
 
 ExitCode Application::EndAfterDeviceLoss() {
+  WarnUnlessOk(RemoveReadyFile());
   server_->SetFailed();
   core_->engine().Stop();
   server_->Shutdown(kLastWrites);
@@ -310,10 +347,15 @@ void Application::EndStuck(Duration age) {
 }
 
 void Application::RequestDrain(std::optional<Duration> timeout) {
+  const TimePoint deadline = clock_.Now() + timeout.value_or(FromSeconds(options_.drain_timeout));
   const std::lock_guard lock(mutex_);
-  if (!drain_timeout_.has_value())
-    drain_timeout_ = timeout.value_or(FromSeconds(options_.drain_timeout));
+  drain_deadline_ = std::min(drain_deadline_.value_or(deadline), deadline);
   changed_.notify_all();
+}
+
+TimePoint Application::DrainDeadline() {
+  const std::lock_guard lock(mutex_);
+  return drain_deadline_.value_or(TimePoint::max());
 }
 
 void Application::OnSignal(int number) {
@@ -340,6 +382,13 @@ void Application::OnSignal(int number) {
 bool Application::StopNow() {
   const std::lock_guard lock(mutex_);
   return num_stop_signals_ > 1 || device_lost_;
+}
+
+Status Application::RemoveReadyFile() const {
+  const std::string& path = options_.ready_file;
+  if (path.empty() || ::unlink(path.c_str()) == 0) return Status();
+  if (errno == ENOENT || errno == ENOTDIR) return Status();
+  return InvalidArgument("--ready-file: cannot replace {}: {}", path, std::strerror(errno));
 }
 
 Status Application::WriteReadyFile() const {

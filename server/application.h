@@ -7,9 +7,11 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "core/clock.h"
 #include "engine/serving_core.h"
@@ -39,13 +41,16 @@ class Application final : public LifecycleHandler {
   ExitCode Bind();
   ExitCode Load();
   ExitCode Serve();
-  ExitCode Drain(Duration timeout);
+  ExitCode Drain();
   ExitCode EndAfterDeviceLoss();
   [[noreturn]] void EndStuck(Duration age);  // on the watchdog's thread
   Status WriteReadyFile() const;
+  Status RemoveReadyFile() const;  // OK when there is none
   Status MakeTokenizer();
+  std::map<std::string, std::string> ChosenFlags(const std::string& model_name) const;
   void OnSignal(int number);
   bool StopNow();
+  TimePoint DrainDeadline();
 
   ServerOptions options_;
   SteadyClock clock_;
@@ -58,8 +63,8 @@ class Application final : public LifecycleHandler {
 
   std::mutex mutex_;  // what follows: set by signals, the Admin service and the engine
   std::condition_variable changed_;
-  std::optional<Duration> drain_timeout_;  // set: drain
-  int num_stop_signals_ = 0;               // two: stop now
+  std::optional<TimePoint> drain_deadline_;  // set: drain; the earliest that was asked for
+  int num_stop_signals_ = 0;                 // two: stop now
   bool device_lost_ = false;
   bool loading_ = true;
 };

@@ -13,12 +13,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "core/log.h"
+#include "server/bind_address.h"
 
 namespace longspan {
 namespace {
@@ -28,7 +30,6 @@ constexpr int kBacklog = 1024;
 constexpr int kReservedFds = 16;
 // How long the loop rests when not even the spare descriptor helped.
 constexpr int kTableFullPauseMs = 100;
-constexpr std::string_view kUnixPrefix = "unix:";
 
 Status SystemError(const std::string& address, const char* what, int error) {
   const auto code =
@@ -54,28 +55,6 @@ class ScopedFd {
   int fd_;
 };
 
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-
-std::optional<HostPort> SplitHostPort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon + 1 == address.size()) return std::nullopt;
-  HostPort out{address.substr(0, colon), address.substr(colon + 1)};
-  if (out.port.find_first_not_of("0123456789") != std::string::npos || out.port.size() > 5 ||
-      std::stoi(out.port) > 65535) {
-    return std::nullopt;
-  }
-  if (out.host.size() >= 2 && out.host.front() == '[' && out.host.back() == ']') {
-    out.host = out.host.substr(1, out.host.size() - 2);
-  } else if (out.host.find(':') != std::string::npos) {
-    return std::nullopt;  // an IPv6 address without brackets
-  }
-  if (out.host.empty()) return std::nullopt;
-  return out;
-}
-
 std::string BoundAddress(int fd, const std::string& host) {
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
@@ -97,25 +76,14 @@ struct Bound {
   std::string socket_path;
 };
 
-StatusOr<Bound> BindTcp(const std::string& address) {
-  const std::optional<HostPort> parts = SplitHostPort(address);
-  if (!parts)
-    return InvalidArgument("{}: not HOST:PORT, [IPV6]:PORT or unix:PATH", Escaped(address));
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found)) {
-    return InvalidArgument("{}: {}", Escaped(address), ::gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
-  ScopedFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+// One of the addresses that a name stands for.
+StatusOr<Bound> BindOne(const std::string& address, const addrinfo& info) {
+  ScopedFd fd(::socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return SystemError(address, "socket", errno);
   // REUSEADDR takes over a port in TIME_WAIT, never one that somebody listens on. No REUSEPORT.
   const int on = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0) {
+  if (::bind(fd.get(), info.ai_addr, info.ai_addrlen) != 0) {
     return SystemError(address, "cannot bind", errno);
   }
   if (::listen(fd.get(), kBacklog) != 0) return SystemError(address, "cannot listen", errno);
@@ -123,22 +91,36 @@ StatusOr<Bound> BindTcp(const std::string& address) {
   return Bound{fd.release(), std::move(bound), ""};
 }
 
-// Whether somebody answers on the socket file.
-bool IsAnswered(const sockaddr_un& name) {
-  const ScopedFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (probe.get() < 0) return true;  // not known: leave the file alone
-  const int result = ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name);
-  return result == 0 || (errno != ECONNREFUSED && errno != ENOENT);
+// IPv4 first: "localhost" is what clients mean by 127.0.0.1. A port in use ends the search, since a
+// second server on the other address of a name would never be found.
+StatusOr<Bound> BindTcp(const std::string& address, const BindAddress& parts) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found)) {
+    return InvalidArgument("{}: {}", Escaped(address), ::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
+  std::vector<const addrinfo*> candidates;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    candidates.push_back(info);
+  }
+  std::stable_partition(candidates.begin(), candidates.end(),
+                        [](const addrinfo* info) { return info->ai_family == AF_INET; });
+  Status first_error;
+  for (const addrinfo* info : candidates) {
+    StatusOr<Bound> bound = BindOne(address, *info);
+    if (bound.ok() || bound.status().code() == absl::StatusCode::kAlreadyExists) return bound;
+    if (first_error.ok()) first_error = bound.status();
+  }
+  return first_error;
 }
 
-StatusOr<Bound> BindUnix(const std::string& address) {
-  const std::string path = address.substr(kUnixPrefix.size());
+StatusOr<Bound> BindUnix(const std::string& address, const std::string& path) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof name.sun_path || path.find('\0') != std::string::npos) {
-    return InvalidArgument("{}: the path has {} bytes (limit 1..{})", Escaped(address), path.size(),
-                           sizeof name.sun_path - 1);
-  }
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
 
   struct stat info {};
@@ -147,7 +129,7 @@ StatusOr<Bound> BindUnix(const std::string& address) {
       return MakeStatus(absl::StatusCode::kAlreadyExists, "{}: exists and is not a socket",
                         Escaped(address));
     }
-    if (IsAnswered(name)) {
+    if (IsSocketAnswered(path)) {
       return MakeStatus(absl::StatusCode::kAlreadyExists, "{}: another process listens there",
                         Escaped(address));
     }
@@ -178,7 +160,9 @@ bool IsTableNearlyFull(int fd) {
 }  // namespace
 
 StatusOr<std::unique_ptr<Listener>> Listener::Bind(const std::string& address) {
-  StatusOr<Bound> bound = address.starts_with(kUnixPrefix) ? BindUnix(address) : BindTcp(address);
+  ASSIGN_OR_RETURN(const BindAddress parts, ParseBindAddress(address));
+  StatusOr<Bound> bound =
+      parts.is_unix() ? BindUnix(address, parts.socket_path) : BindTcp(address, parts);
   if (!bound.ok()) return std::move(bound).status();
   const int wake_fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   return std::unique_ptr<Listener>(
@@ -229,7 +213,7 @@ void Listener::AcceptOne() {
   }
   if (IsTableNearlyFull(fd)) {
     ::close(fd);
-    if (num_refused_.fetch_add(1) == 0) {
+    if (!std::exchange(has_warned_, true)) {
       spdlog::warn("{}: the file table is nearly full, refusing connections", address_);
     }
     return;
@@ -238,14 +222,12 @@ void Listener::AcceptOne() {
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  num_accepted_.fetch_add(1);
   sink_(fd_, fd);
 }
 
 // Without this the waiting connection would keep the loop spinning. Closing it tells the peer to
 // try again.
 void Listener::OnTableFull() {
-  num_refused_.fetch_add(1);
   if (spare_fd_ >= 0) {
     ::close(spare_fd_);
     const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,9 +35,6 @@ class Listener {
 
   // What was bound: "127.0.0.1:43121", "[::1]:43121", "unix:/path".
   const std::string& address() const { return address_; }
-  int64_t num_accepted() const { return num_accepted_.load(std::memory_order_relaxed); }
-  // Closed at once because the file table was nearly full.
-  int64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
 
  private:
   Listener(int fd, int wake_fd, int spare_fd, std::string address, std::string socket_path);
@@ -52,8 +48,7 @@ class Listener {
   const std::string address_;
   const std::string socket_path_;  // empty for TCP
   Sink sink_;
-  std::atomic<int64_t> num_accepted_{0};
-  std::atomic<int64_t> num_refused_{0};
+  bool has_warned_ = false;  // of a nearly full file table; accept thread only
   std::atomic<bool> closed_{false};
   std::thread thread_;
 };
