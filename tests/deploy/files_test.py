@@ -160,9 +160,17 @@ def test_the_image_matches_the_manifests():
         assert longspan_container(name)["image"] == f"longspan:{version}"
 
 
+def test_the_image_passes_its_revision_to_the_build():
+    build, runtime = (DEPLOY / "Containerfile").read_text().split("AS runtime")
+    for stage in (build, runtime):
+        assert "ARG REVISION=" in stage
+    assert '-DLONGSPAN_COMMIT="${REVISION}"' in build
+    assert "LONGSPAN_COMMIT" in (ROOT / "server" / "CMakeLists.txt").read_text()
+
+
 def promtool(*arguments):
     if shutil.which("promtool") is None:
-        pytest.skip("promtool is missing: apt-get install prometheus (scripts/setup --all)")
+        pytest.skip("promtool is missing: apt-get install prometheus (scripts/setup)")
     return subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True)
 
 
