@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -36,12 +37,16 @@ class Progress {
     const std::lock_guard lock(mutex_);
     --in_flight_;
     ++done_;
-    changed_.notify_one();
+    changed_.notify_all();
     if (!draw_) return;
     constexpr int kWidth = 40;
     const int filled = kWidth * done_ / total_;
     fmt::print(stderr, "\r[{:#<{}}{:.<{}}] {}/{}", "", filled, "", kWidth - filled, done_, total_);
     if (done_ == total_) fmt::print(stderr, "\n");
+  }
+  void WaitAll() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_ == total_; });
   }
 
  private:
@@ -54,42 +59,74 @@ class Progress {
   int32_t done_ = 0;
 };
 
-RequestRecord Send(Connection& connection, const PlannedRequest& planned) {
+v1::GenerateRequest ToRequest(const PlannedRequest& planned) {
   v1::GenerateRequest request;
   request.mutable_token_ids()->mutable_ids()->Add(planned.prompt.begin(), planned.prompt.end());
   request.mutable_sampling()->set_temperature(0.0f);
   request.mutable_stop()->set_max_tokens(planned.output_len);
   request.mutable_stop()->set_ignore_eos(true);
   request.mutable_output()->set_text(false);
-
-  RequestRecord record;
-  grpc::ClientContext context;
-  const Clock::time_point begin = Clock::now();
-  const auto reader = connection.inference->Generate(&context, request);
-  v1::GenerateResponse response;
-  Clock::time_point last = begin;
-  while (reader->Read(&response)) {
-    if (response.has_chunk() && response.chunk().token_ids_size() > 0) {
-      if (record.output_tokens == 0) {
-        record.ttft = SecondsSince(begin);
-      } else {
-        record.gaps.push_back(SecondsSince(last));
-      }
-      last = Clock::now();
-      record.output_tokens += response.chunk().token_ids_size();
-    }
-    if (response.has_finished()) {
-      record.prompt_tokens = response.finished().usage().prompt_tokens();
-      record.cached_tokens = response.finished().usage().cached_tokens();
-    }
-  }
-  const grpc::Status status = reader->Finish();
-  record.latency = SecondsSince(begin);
-  record.ok = status.ok();
-  if (!record.ok)
-    record.error = fmt::format("{}: {}", CodeName(status.error_code()), status.error_message());
-  return record;
+  return request;
 }
+
+// One request in flight, on gRPC's threads: a load of many thousands needs none of its own. Fills
+// the record, tells the progress, and deletes itself.
+class BenchCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  static void Start(Connection& connection, const PlannedRequest& planned, RequestRecord& record,
+                    Progress& progress) {
+    auto* call = new BenchCall(planned, record, progress);
+    connection.inference->async()->Generate(&call->context_, &call->request_, call);
+    call->StartRead(&call->response_);
+    call->StartCall();
+  }
+
+ private:
+  BenchCall(const PlannedRequest& planned, RequestRecord& record, Progress& progress)
+      : request_(ToRequest(planned)),
+        record_(record),
+        progress_(progress),
+        begin_(Clock::now()),
+        last_(begin_) {}
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // OnDone comes next
+    if (response_.has_chunk() && response_.chunk().token_ids_size() > 0) {
+      if (record_.output_tokens == 0) {
+        record_.ttft = SecondsSince(begin_);
+      } else {
+        record_.gaps.push_back(SecondsSince(last_));
+      }
+      last_ = Clock::now();
+      record_.output_tokens += response_.chunk().token_ids_size();
+    }
+    if (response_.has_finished()) {
+      record_.prompt_tokens = response_.finished().usage().prompt_tokens();
+      record_.cached_tokens = response_.finished().usage().cached_tokens();
+    }
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    record_.latency = SecondsSince(begin_);
+    record_.ok = status.ok();
+    record_.code = status.error_code();
+    if (!record_.ok) {
+      record_.error = fmt::format("{}: {}", CodeName(status.error_code()), status.error_message());
+    }
+    Progress& progress = progress_;
+    delete this;
+    progress.End();  // the last thing: whoever waits may end the program
+  }
+
+  grpc::ClientContext context_;
+  const v1::GenerateRequest request_;
+  v1::GenerateResponse response_;
+  RequestRecord& record_;
+  Progress& progress_;
+  const Clock::time_point begin_;
+  Clock::time_point last_;
+};
 
 }  // namespace
 
@@ -104,27 +141,18 @@ int RunBench(Connection& connection, const BenchOptions& options) {
   const std::vector<PlannedRequest> plan = MakeLoadPlan(plan_options);
   std::vector<RequestRecord> records(plan.size());
   Progress progress(static_cast<int32_t>(plan.size()), options.max_concurrency, options.progress);
-  std::vector<std::thread> threads;
   const Clock::time_point begin = Clock::now();
   for (size_t i = 0; i < plan.size(); ++i) {
     std::this_thread::sleep_until(begin +
                                   std::chrono::duration_cast<Clock::duration>(
                                       std::chrono::duration<double>(plan[i].start_seconds)));
     progress.Begin();
-    threads.emplace_back([&, i] {
-      records[i] = Send(connection, plan[i]);
-      progress.End();
-    });
+    BenchCall::Start(connection, plan[i], records[i], progress);
   }
-  for (std::thread& thread : threads) thread.join();
+  progress.WaitAll();
 
   const BenchReport report = MakeReport(records, SecondsSince(begin));
   std::fputs(ReportText(report).c_str(), stdout);
-  for (const RequestRecord& record : records) {
-    if (record.ok) continue;
-    fmt::print(stderr, "longspan: first failure: {}\n", record.error);
-    break;
-  }
   if (!options.json_file.empty()) {
     std::ofstream file(options.json_file);
     file << ReportJson(report);
@@ -134,7 +162,12 @@ int RunBench(Connection& connection, const BenchOptions& options) {
       return 2;
     }
   }
-  return report.failed == 0 ? 0 : 1;
+  const auto failed = std::find_if(records.begin(), records.end(),
+                                   [](const RequestRecord& record) { return !record.ok; });
+  if (failed == records.end()) return 0;
+  fmt::print(stderr, "longspan: {} of {} requests failed, the first with {}\n", report.failed,
+             records.size(), failed->error);
+  return 64 + failed->code;
 }
 
 }  // namespace longspan

@@ -16,7 +16,8 @@ struct BenchOptions {
   bool progress = true;         // a bar on standard error
 };
 
-// Returns the exit code: 0 when every request completed.
+// Returns the exit code: 0 when every request completed, else the gRPC code + 64 of the first that
+// did not; 2 when the report cannot be written.
 int RunBench(Connection& connection, const BenchOptions& options);
 
 }  // namespace longspan

@@ -10,7 +10,8 @@ namespace longspan {
 // One request as the client saw it. Seconds.
 struct RequestRecord {
   bool ok = false;
-  std::string error;  // gRPC code, when not ok
+  int code = 0;       // gRPC code
+  std::string error;  // code and message, when not ok
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;
   int32_t output_tokens = 0;
