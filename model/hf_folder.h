@@ -27,8 +27,9 @@ struct HfWeights {
   std::vector<InputFile> files;
 };
 
-// Opens model.safetensors, or else the files that model.safetensors.index.json names; each of them
-// lies in the folder itself, and index and files agree on where every tensor is.
+// Opens model.safetensors, which may be a link, or else the files that model.safetensors.index.json
+// names; each of them lies in the folder itself or, as Hugging Face's cache has it, in the blobs
+// beside its snapshots. Index and files agree on where every tensor is.
 StatusOr<HfWeights> OpenHfWeights(const std::string& folder);
 
 }  // namespace longspan

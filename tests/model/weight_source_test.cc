@@ -232,17 +232,53 @@ TEST(OpenModel, Fault_U4_PathsInConfigAreNotFollowed) {
   EXPECT_EQ(Refusal(folder.path()), "");
 }
 
-TEST(OpenModel, Fault_U4_LinkedWeightsMustStayInsideTheFolder) {
+TEST(OpenModel, TheWeightFileMayBeALink) {
   const TemporaryFolder outside;
   WriteTinyModel(outside, "toy_t");
   const TemporaryFolder folder;
   WriteTinyModel(folder, "toy_t");
-  fs::rename(folder.Path("model.safetensors"), folder.Path("blob"));
-  fs::create_symlink("blob", folder.Path("model.safetensors"));
-  EXPECT_EQ(Refusal(folder.path()), "");
   fs::remove(folder.Path("model.safetensors"));
   fs::create_symlink(outside.Path("model.safetensors"), folder.Path("model.safetensors"));
-  EXPECT_THAT(Refusal(folder.path()), HasSubstr("is a link out of the folder"));
+  EXPECT_EQ(Refusal(folder.path()), "");
+  fs::remove(outside.Path("model.safetensors"));
+  EXPECT_THAT(Refusal(folder.path()), HasSubstr("model.safetensors"));
+}
+
+// Moves a file of the snapshot among the blobs and leaves a link, as the cache does.
+void MoveToBlob(const TemporaryFolder& cache, const std::string& snapshot,
+                const std::string& name) {
+  fs::create_directories(cache.Path("blobs"));
+  fs::rename(snapshot + "/" + name, cache.Path("blobs/" + name + "-hash"));
+  fs::create_symlink("../../blobs/" + name + "-hash", snapshot + "/" + name);
+}
+
+TEST(OpenModel, FoldersOfTheHuggingFaceCacheAreRead) {
+  for (const int num_shards : {1, 3}) {
+    const TemporaryFolder written;
+    WriteTinyModel(written, "toy_t", num_shards);
+    const TemporaryFolder cache;
+    const std::string snapshot = cache.Path("snapshots/0123abcd");
+    fs::create_directories(cache.Path("snapshots"));
+    fs::copy(written.path(), snapshot);
+    for (const auto& item : fs::directory_iterator(written.path())) {
+      MoveToBlob(cache, snapshot, item.path().filename().string());
+    }
+    EXPECT_EQ(Refusal(snapshot), "") << num_shards;
+  }
+}
+
+TEST(OpenModel, Fault_U4_LinkedShardsLeadNowhereElse) {
+  const TemporaryFolder outside;
+  WriteTinyModel(outside, "toy_t", 3);
+  const TemporaryFolder cache;
+  const std::string snapshot = cache.Path("snapshots/0123abcd");
+  fs::create_directories(cache.Path("snapshots"));
+  fs::create_directories(cache.Path("blobs"));
+  fs::copy(outside.path(), snapshot);
+  const std::string shard = snapshot + "/model-00002-of-00003.safetensors";
+  fs::remove(shard);
+  fs::create_symlink(outside.Path("model-00002-of-00003.safetensors"), shard);
+  EXPECT_THAT(Refusal(snapshot), HasSubstr("is a link out of the folder"));
 }
 
 TEST(OpenModel, Fault_D7_FilesChangedWhileLoadingAreRefused) {
