@@ -1,13 +1,16 @@
-"""The process: start, refusal to start, signals, addresses. Faults D1, D6, D9, P1, P2, P5, T5, U4, case 54."""
+"""The process: start, refusal to start, signals, addresses. Faults D1, D6, D9, P1 to P3, P5, T5, T6, U4,
+case 54."""
 
 import json
 import os
 import random
 import signal
+import subprocess
 
 import pytest
-from harness import CODE, SERVING, free_port, sanitizer_of, skip_under, wait_until
+from harness import CODE, SERVING, drain, free_port, request, sanitizer_of, skip_under, wait_until
 from grpc_health_v1 import NOT_SERVING
+from longspan.v1 import admin_pb2, inference_pb2, inference_pb2_grpc
 
 
 def refused(launch, model, code, *words, **flags):
@@ -61,8 +64,6 @@ def test_Fault_D6_BrokenWeights(launch, models, tmp_path):
 
 def test_Fault_D9_LogsThatCannotBeWritten(launch, toy):
     """A full disk for logs, and a log pipe that nobody reads any more."""
-    import subprocess
-
     with launch(toy) as server:  # only to borrow a folder and its flags
         command = list(server.process.args)
     for where in ("full", "pipe"):
@@ -112,6 +113,58 @@ def test_Case_054_DrainTooShort(launch, toy, timeout):
         answers = [job.result() for job in jobs]
         assert all(a.code == CODE.UNAVAILABLE and len(a.ids()) >= 10 for a in answers)
         assert server.wait_exit() == 0
+
+
+def test_Case_054_AFinishedAnswerIsNotCutWhileItsReaderIsSlow(launch, toy):
+    """The engine is done, the client is not: the drain waits for the client, up to its timeout."""
+    with launch(toy, drain_timeout=3600, kv_blocks=512, max_pending_tokens=100_000) as server:
+        channel = server.new_channel(("grpc.http2.lookahead_bytes", 1024), ("grpc.http2.bdp_probe", 0))
+        call = inference_pb2_grpc.InferenceStub(channel).Generate(request([1], 250, output__logprobs=20, n=8))
+        next(call)
+        wait_until(lambda: server.metric("longspan_requests_finished_total", reason="length") == 1, "the end")
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.health() == NOT_SERVING, "NOT_SERVING")
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait_exit(5)  # longer than the grace for what was cut
+        answer = drain(call)
+        assert answer.code == CODE.OK
+        assert all(answer.finished(i) is not None and len(answer.ids(i)) == 250 for i in range(8))
+        assert server.wait_exit() == 0
+        assert "0 requests were open" in server.log_text()
+        channel.close()
+
+
+def test_Case_054_ALaterRequestShortensADrain(launch, toy):
+    with launch(toy, step_delay_ms=20, drain_timeout=0, kv_blocks=512) as server:
+        jobs = streams(server, tokens=240)
+        server.admin.Drain(admin_pb2.DrainRequest(timeout_seconds=86400))
+        wait_until(lambda: server.health() == NOT_SERVING, "NOT_SERVING")
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        assert all(job.result().code == CODE.UNAVAILABLE for job in jobs)
+        assert "8 requests were open" in server.log_text()
+
+
+def test_TheReadyFileSaysWhetherTheServerServes(launch, toy):
+    with launch(toy, step_delay_ms=20, drain_timeout=3600, kv_blocks=512) as server:
+        jobs = streams(server, tokens=100)
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(server.ready_file), "it goes when the drain begins")
+        assert server.process.poll() is None
+        assert all(job.result().code == CODE.OK for job in jobs)
+
+
+def test_ServerInfoShowsWhatWasChosen(launch, toy):
+    with launch(toy, threads=None, kv_blocks=None, kv_cache_memory_bytes="1MiB", metrics_listen="off") as server:
+        flags = server.inference.GetServerInfo(inference_pb2.GetServerInfoRequest()).flags
+        info = server.inference.GetModelInfo(inference_pb2.GetModelInfoRequest())
+        assert flags["listen"] == server.address and flags["admin-listen"] == server.admin_address
+        assert flags["metrics-listen"] == "off" and flags["block-size"] == "4"
+        assert flags["max-model-len"] == str(info.context_length)
+        assert 1 <= int(flags["threads"]) <= os.cpu_count()
+        assert int(flags["kv-blocks"]) == server.load().total_blocks
+        assert 0 < int(flags["kv-cache-memory-bytes"]) <= 1 << 20
+        assert flags["kv-cache-dtype"] == info.kv_dtype
 
 
 def test_Fault_P1_SecondSignalStopsNow(launch, toy):
@@ -166,6 +219,25 @@ def test_Fault_T5_OpenBindsNeedAFlag(launch, toy):
     refused(launch, toy, 2, "insecure-bind", metrics_listen="0.0.0.0:0")
     with launch(toy, listen="0.0.0.0:0", insecure_bind=True) as server:
         assert server.health() == SERVING
+    refused(launch, toy, 2, "HOST:PORT", metrics_listen="unix:/x")
+
+
+def test_Fault_T6_AdminOverTcpNeedsAFlag(launch, toy):
+    """The mode of the socket file is the credential; loopback has none."""
+    refused(launch, toy, 2, "insecure-bind", admin_listen="127.0.0.1:0")
+    with launch(toy, admin_listen="127.0.0.1:0", insecure_bind=True) as server:
+        server.admin.ListRequests(admin_pb2.ListRequestsRequest())
+    with launch(toy) as server:
+        assert os.stat(server.admin_address[len("unix:"):]).st_mode & 0o777 == 0o600
+
+
+def test_AStraySignalIsIgnored(launch, toy):
+    with launch(toy) as server:
+        server.signal(signal.SIGUSR2)
+        server.remember_canary()
+        server.check_health()
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
 
 
 def test_Fault_U4_HostileConfigFields(launch, models, tmp_path):

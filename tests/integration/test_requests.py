@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from harness import CANARY_PROMPT, CODE, request
+from harness import CANARY_PROMPT, CODE, request, wait_until
 from longspan.v1 import inference_pb2
 
 INF, NAN = math.inf, math.nan
@@ -94,16 +94,83 @@ def test_Fault_R6_StopsAndMinTokens(server):
         assert server.generate([9], 4, stop__strings=[text]).fields() == ["stop.strings[0]"]
 
 
-def test_Fault_U1_EveryNumberAtItsBorders(server):
-    for field in inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name:
-        assert field  # every field of the message has a row in the server's table: tests/server
-    for path in ("n", "stop__max_tokens", "stop__min_tokens", "output__logprobs", "output__prompt_logprobs"):
-        for value in (MIN32, -1):
-            answer = server.generate([9], 2, **{path: value})
-            assert answer.fields() == [path.replace("__", ".")], (path, value)
+# Smallest and largest value of every number of a request, as api documentation and proto comments have them.
+# top_p and repetition_penalty do not include their smallest.
+LIMITS = {
+    "n": (1, 16),
+    "priority": (MIN32, MAX32),
+    "sampling.temperature": (0.0, 100.0),
+    "sampling.top_k": (-1, MAX32),
+    "sampling.top_p": (0.0, 1.0),
+    "sampling.min_p": (0.0, 1.0),
+    "sampling.repetition_penalty": (0.0, 10.0),
+    "sampling.presence_penalty": (-2.0, 2.0),
+    "sampling.frequency_penalty": (-2.0, 2.0),
+    "sampling.seed": (0, 2**64 - 1),
+    "stop.max_tokens": (0, MAX32),
+    "stop.min_tokens": (0, MAX32),
+    "output.logprobs": (0, 20),
+    "output.prompt_logprobs": (0, 20),
+}
+EXCLUSIVE = ("sampling.top_p", "sampling.repetition_penalty")
+# Items at most, and a good item.
+ITEMS = {
+    "sampling.allowed_token_ids": (1024, 5),
+    "sampling.bad_words": (1024, "w"),
+    "stop.strings": (16, "never"),
+    "stop.token_ids": (64, 511),
+}
+
+
+def number_fields(message, prefix=""):
+    """The paths of all single numbers of a message, and their descriptors."""
+    for field in message.DESCRIPTOR.fields:
+        path, value = prefix + field.name, getattr(message, field.name)
+        if hasattr(value, "DESCRIPTOR"):
+            yield from number_fields(value, path + ".")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and field.enum_type is None:
+            yield path, field
+
+
+NUMBERS = dict(number_fields(inference_pb2.GenerateRequest()))
+
+
+def test_Fault_U1_EveryNumberHasALimit():
+    assert set(LIMITS) == set(NUMBERS), "a new number needs its row here"
+
+
+@pytest.mark.parametrize("path", sorted(LIMITS))
+def test_Fault_U1_EveryNumberAtItsBorders(server, path):
+    low, high = LIMITS[path]
+    whole = isinstance(low, int)
+    unsigned = NUMBERS[path].cpp_type == NUMBERS[path].CPPTYPE_UINT64
+    least, most = (0, 2**64 - 1) if unsigned else (MIN32, MAX32)
+    if whole:
+        values = {least, -1, 0, 1, low - 1, low, low + 1, high - 1, high, high + 1, most}
+        values = {v for v in values if least <= v <= most}
+    else:
+        values = {-1.0, 0.0, 1e-40, 1.0, low - 0.5, low, high, high * 1.01 + 0.1, 3e38, NAN, INF, -INF}
+    for value in values:
+        answer = server.generate([9, 8], 2, **{path.replace(".", "__"): value})
+        inside = low < value <= high if path in EXCLUSIVE else low <= value <= high
+        if path == "stop.min_tokens" and value > 2:
+            inside = False  # above max_tokens
+        if inside:
+            assert answer.code == CODE.OK, (path, value, answer.message)
+        else:
+            assert (answer.code, answer.fields()) == (CODE.INVALID_ARGUMENT, [path]), (path, value)
             assert len(answer.message) < 8192
-    for path in ("n", "output__logprobs", "output__prompt_logprobs"):
-        assert server.generate([9], 2, **{path: MAX32}).fields() == [path.replace("__", ".")]
+
+
+@pytest.mark.parametrize("path", sorted(ITEMS))
+def test_Fault_U1_EveryListAtItsBorders(server, path):
+    limit, item = ITEMS[path]
+    for count in (0, 1, limit, limit + 1):
+        answer = server.generate([9, 8], 2, **{path.replace(".", "__"): [item] * count})
+        if count <= limit:
+            assert answer.code == CODE.OK, (path, count, answer.message)
+        else:
+            assert (answer.code, answer.fields()) == (CODE.INVALID_ARGUMENT, [path]), (path, count)
 
 
 def test_Fault_T9_LogInjection(server):
@@ -114,6 +181,19 @@ def test_Fault_T9_LogInjection(server):
     assert "FORGED" not in answer.message
     server.generate([9], 2, call_options={"metadata": [("traceparent", "00-\x7fFORGED-01")]})
     assert "\x1b[31m" not in server.log_text() and "FORGED" not in server.log_text()
+
+
+def test_Fault_T9_TraceContextInTheLog(launch, toy):
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with launch(toy, log_level="debug") as server:
+        server.remember_canary()
+        server.generate([9], 2, request_id="traced", call_options={"metadata": [("traceparent", trace)]})
+        server.generate([9], 2, request_id="forged", call_options={"metadata": [("traceparent", trace + " FORGED")]})
+        server.check_health()
+        wait_until(lambda: "request forged ended" in server.log_text(), "the ends are logged")
+        ends = {line.split("request ")[1].split()[0]: line for line in server.log_text().splitlines() if " ended" in line}
+        assert f"trace {trace}," in ends["traced"]
+        assert "trace none," in ends["forged"] and "FORGED" not in server.log_text()
 
 
 def test_Fault_I5_PromptTextIsNowhere(server):
@@ -191,18 +271,28 @@ def test_Case_030_SequenceZeroEqualsOneAlone(server):
     assert all(several.finished(i).usage.prompt_tokens == 2 for i in range(4))
 
 
-def test_Case_033_PenaltiesSeePromptAndOutputWhateverTheCache(server):
+def test_Case_033_PenaltiesSeePromptAndOutputWhateverTheCache(server, launch, toy):
     prompt = [7, 7, 7, 7, 7] + list(range(100, 120))
     fields = {"sampling__repetition_penalty": 1.3}
-    salt = {"cache_salt": b"case-33"}
-    cold = server.generate(prompt, 8, **fields, **salt)
+    cold = server.generate(prompt, 40, **fields, cache_salt=b"33")
     assert cold.started.cached_tokens == 0
-    warm = server.generate(prompt, 8, **fields, **salt)
-    assert warm.started.cached_tokens > 0
-    partial = server.generate(prompt[:14] + prompt[14:], 8, **fields, **salt)
-    bypass = server.alone(prompt, 8, **fields)
+    warm = server.generate(prompt, 40, **fields, cache_salt=b"33")
+    assert warm.started.cached_tokens == 24, "all but the last token"
+    # Another request left the first three blocks of the prompt and a block that differs.
+    server.generate(prompt[:14] + [300] * 6, 1, cache_salt=b"33-partial")
+    partial = server.generate(prompt, 40, **fields, cache_salt=b"33-partial")
+    assert partial.started.cached_tokens == 12
+    bypass = server.alone(prompt, 40, **fields)
     assert cold.ids() == warm.ids() == partial.ids() == bypass.ids()
-    # And they do something: without the penalty the first ids differ or repeat.
+    off = server.generate(prompt, 40, cache_salt=b"33-off")
+    assert off.ids() != cold.ids(), "the penalty does something"
+    with launch(toy, max_num_batched_tokens=256) as whole:  # the other one computes prompts in chunks of 16
+        assert whole.generate(prompt, 40, **fields).ids() == cold.ids()
+    with launch(toy, start_paused=True) as small:
+        crowd = [request(prompt, 40, **fields, cache_salt=b"%d" % i) for i in range(6)]
+        jobs = small.start_together(crowd)
+        assert [job.result().ids() for job in jobs] == [cold.ids()] * 6
+        assert small.metric("longspan_preemptions_total") >= 1
     penalty_only = server.generate([7] * 6, 12, sampling__frequency_penalty=2.0, cache_salt=b"f")
     assert max(np.unique(penalty_only.ids(), return_counts=True)[1]) <= 3
 
