@@ -17,6 +17,8 @@ namespace {
 // Parsing and checking so many bytes takes some 0.2 ms.
 constexpr size_t kMaxInlineBytes = 32 * 1024;
 
+constexpr int64_t kMaxTokenizedTokens = 1'000'000;  // so that a reply stays under 4 MB
+
 const char* ArchitectureName(Architecture architecture) {
   switch (architecture) {
     case Architecture::kLlama:
@@ -252,7 +254,11 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
         EncodeOptions options;
         options.add_special_tokens = !in.has_add_special_tokens() || in.add_special_tokens();
         options.parse_special_tokens = in.parse_special_tokens();
+        options.max_tokens = kMaxTokenizedTokens;
         const auto ids = model.tokenizer->Encode(in.text(), options, call.cancelled());
+        if (absl::IsOutOfRange(ids.status())) {
+          return call.Fail({grpc::StatusCode::RESOURCE_EXHAUSTED, StatusMessage(ids.status())});
+        }
         if (!ids.ok()) return call.Fail(ToGrpcStatus(ids.status()));
         v1::TokenizeResponse response;
         response.mutable_token_ids()->Reserve(static_cast<int>(ids->size()));

@@ -432,6 +432,7 @@ TEST_F(GrpcServerTest, RepliesOverFourMegabytesAreRefused) {
   grpc::ClientContext context;
   const grpc::Status status = stub_->Tokenize(&context, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_EQ(status.error_message(), "text: more than 1000000 tokens (limit 1000000)");
 }
 
 TEST_F(GrpcServerTest, ModelInfoAndLoad) {
