@@ -3,8 +3,6 @@
 
 #include <cmath>
 
-#include "core/log.h"
-
 namespace longspan {
 namespace {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/clock.h"
 #include "kernels/cpu/thread_pool.h"
 #include "model/cpu_attention_backend.h"
 #include "model/decoder.h"

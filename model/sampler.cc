@@ -1,7 +1,6 @@
 #include "model/sampler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/check.h"

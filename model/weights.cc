@@ -1,6 +1,5 @@
 #include "model/weights.h"
 
-#include <cstring>
 #include <utility>
 
 #include "core/check.h"

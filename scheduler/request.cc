@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "core/check.h"
 #include "scheduler/scheduler.h"
 
 namespace longspan {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/ids.h"
 #include "core/status.h"
 #include "tokenizer/json_document.h"
 #include "tokenizer/normalizer.h"
