@@ -463,6 +463,7 @@ void Engine::Publish() {
   stats_.tokens_per_second = estimator_.tokens_per_second(clock_.Now());
   const std::optional<double> delay =
       EstimateDelay(scheduler.num_waiting_tokens, scheduler.num_waiting);
+  observer_.OnStats(stats_);  // first: who sees the engine idle finds its counters complete
   {
     const std::lock_guard lock(mutex_);
     published_ = stats_;
@@ -470,7 +471,6 @@ void Engine::Publish() {
     is_idle_ = scheduler_.idle() && inbox_.empty();
   }
   idle_.notify_all();
-  observer_.OnStats(stats_);
   stats_.kind = StepKind::kIdle;
   stats_.step_tokens = 0;
   stats_.step_sequences = 0;
