@@ -173,6 +173,7 @@ void DecodeBlock(WeightFormat format, const uint8_t* block, BlockCodes& out) {
 }
 
 void DequantizeRow(WeightFormat format, const void* blocks, int64_t num_elements, float* out) {
+  if (num_elements == 0) return;  // the pointers may be null then, which memcpy does not allow
   const auto* in = static_cast<const uint8_t*>(blocks);
   if (format == WeightFormat::kF32) {
     std::memcpy(out, in, static_cast<size_t>(num_elements) * sizeof(float));
