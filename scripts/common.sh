@@ -10,7 +10,7 @@ VENV="$ROOT/build/venv"
 # What building needs; each name is a Debian 12 package.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache pkg-config git
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
-  libspdlog-dev libfmt-dev prometheus-cpp-dev zlib1g-dev libcli11-dev nlohmann-json3-dev
+  libspdlog-dev libfmt-dev prometheus-cpp-dev zlib1g-dev libcli11-dev nlohmann-json3-dev libjemalloc-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev libhwy-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 python3-venv python3-pip unzip ca-certificates)

@@ -20,6 +20,7 @@
 #include "server/library_logs.h"
 #include "server/listener.h"
 #include "server/output_thread.h"
+#include "server/process_memory.h"
 #include "server/request_registry.h"
 #include "server/tokenizer_thread.h"
 
@@ -72,6 +73,7 @@ void Configure(const GrpcServerOptions& options, bool reflection, grpc::ServerBu
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              Milliseconds(options.keepalive_timeout));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kMaxReadChunkBytes);
   builder.SetResourceQuota(grpc::ResourceQuota("longspan").SetMaxThreads(kMaxServerThreads));
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetOption(std::make_unique<ReflectionOption>(reflection));

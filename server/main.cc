@@ -9,12 +9,14 @@
 
 #include "server/application.h"
 #include "server/options.h"
+#include "server/process_memory.h"
 #include "server/signals.h"
 #include "server/version.h"
 
 int main(int argc, char** argv) {
   using longspan::ParsedCommandLine;
   longspan::BlockSignals();
+  longspan::BoundReadAhead();
   const std::vector<std::string> args(argv + 1, argv + argc);
   const auto environment = [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());

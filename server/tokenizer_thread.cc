@@ -1,20 +1,8 @@
 #include "server/tokenizer_thread.h"
 
-#include <malloc.h>
-
-#include <chrono>
 #include <utility>
 
 namespace longspan {
-namespace {
-
-// After so many bytes of work and then quiet, freed memory goes back to the system: a flood of
-// large prompts leaves its buffers (gRPC's too) scattered over the allocator's arenas, which would
-// keep them for good.
-constexpr int64_t kTrimAfterBytes = 8 * 1024 * 1024;
-constexpr auto kTrimAfterQuiet = std::chrono::milliseconds(300);
-
-}  // namespace
 
 TokenizerThread::TokenizerThread(const Clock& clock, int32_t max_jobs, int64_t max_bytes)
     : clock_(clock), max_jobs_(max_jobs), max_bytes_(max_bytes), thread_([this] { Loop(); }) {}
@@ -56,17 +44,9 @@ void TokenizerThread::Stop() {
 }
 
 void TokenizerThread::Loop() {
-  int64_t trimmed_at_bytes = 0;
   const auto has_work = [this] { return stopping_ || !jobs_.empty(); };
   std::unique_lock lock(mutex_);
   while (true) {
-    if (done_bytes_ - trimmed_at_bytes >= kTrimAfterBytes &&
-        !ready_.wait_for(lock, kTrimAfterQuiet, has_work)) {
-      trimmed_at_bytes = done_bytes_;
-      lock.unlock();
-      ::malloc_trim(0);
-      lock.lock();
-    }
     ready_.wait(lock, has_work);
     if (jobs_.empty()) return;
     RunNext(lock);
