@@ -116,7 +116,7 @@ def test_Fault_I1_TimeToFirstTokenTellsNothing(launch, toy):
             p_within = rank_sum_p(times["within"], times["fresh"])
             medians = {kind: sorted(t)[SAMPLES // 2] * 1e3 for kind, t in times.items()}
             print(f"time to first token, ms: {medians}; p across {p_across:.3f}, within {p_within:.2g}")
-            assert p_within < 1e-6, "the measure shows a hit of the own salt"
+            assert p_within < 0.01, "the same measure at the same bar sees a hit of the own salt"
             if p_across > 0.01:
                 break
         assert p_across > 0.01
