@@ -1,4 +1,5 @@
-"""Clients that do too much, or read too little: faults C6, C10 to C13 and C16 in full size, frame by frame where it matters."""
+"""Clients that do too much, or read too little: faults C6, C10 to C13 and C16 in full size, frame by frame where it
+matters."""
 
 import random
 import socket

@@ -1,5 +1,5 @@
 """Rows of the fault matrix and of the cases that name a time: S2, S8, P1, P2, case 54. All are marked slow: they run in
-scripts/test --all on a machine that has nothing else to do; everything else about these rows is asserted without time."""
+scripts/test --all, on a machine that has nothing else to do; everything else of these rows is asserted without time."""
 
 import signal
 import socket
