@@ -101,5 +101,4 @@ def server(shared):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "memory: asserts resident memory; run by scripts/test --all")
     config.addinivalue_line("markers", "slow: measures time, or takes a minute; run by scripts/test --all")

@@ -300,7 +300,6 @@ def test_Case_023_EosAndIgnoreEos(launch, models):
         assert 20 not in late.ids()[:5]
 
 
-@pytest.mark.memory  # resident memory hangs on the allocator's mood: scripts/test --all
 def test_Case_059_NobodyReads(launch, models):
     folder = models("successor", tokens=(), first_id=0, context=4096)
     with launch(folder, block_size=16, kv_blocks=4096, max_num_seqs=32, max_num_batched_tokens=256,
