@@ -19,8 +19,12 @@ namespace {
 constexpr double kPoolShareOfMemory = 0.4;
 constexpr double kPoolShareOfRest = 0.8;  // of what the weights leave
 
-StatusOr<DType> KvDType(const std::string& name) {
-  if (name == "auto" || name == "float16") return DType::kFloat16;
+// bfloat16 products take keys and values as they are; float ones get the more accurate 16 bits.
+StatusOr<DType> KvDType(const std::string& name, MatmulPrecision precision) {
+  if (name == "auto") {
+    return precision == MatmulPrecision::kBFloat16 ? DType::kBFloat16 : DType::kFloat16;
+  }
+  if (name == "float16") return DType::kFloat16;
   if (name == "bfloat16") return DType::kBFloat16;
   if (name == "float32") return DType::kFloat32;
   return InvalidArgument("--kv-cache-dtype: \"{}\" is not supported on the CPU", name);
@@ -164,7 +168,7 @@ StatusOr<std::unique_ptr<ServingCore>> ServingCore::Load(const ServingCoreOption
   ASSIGN_OR_RETURN(core->max_model_len_, ResolveMaxModelLen(core->config_, options.max_model_len));
   ASSIGN_OR_RETURN(const MatmulPrecision precision,
                    ResolveMatmulPrecision(options.matmul_precision, CpuHasBFloat16()));
-  ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_cache_dtype));
+  ASSIGN_OR_RETURN(const DType kv_dtype, KvDType(options.kv_cache_dtype, precision));
   core->matmul_precision_ = precision == MatmulPrecision::kBFloat16 ? "bfloat16" : "float32";
   core->threads_ = options.threads > 0 ? options.threads : AvailableCores();
 

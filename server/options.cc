@@ -156,7 +156,8 @@ std::vector<OptionSpec> MakeTable() {
               "Compute threads; 0: one per core this process may use", &O::threads, 0, 1024,
               "0..1024"),
       Choice("kv-cache-dtype", "KV cache", "auto|float16|bfloat16|float32",
-             "Type of cached keys and values; auto: float16", &O::kv_cache_dtype),
+             "Type of cached keys and values; auto: bfloat16 with bfloat16 products, else float16",
+             &O::kv_cache_dtype),
       Integer(
           "kv-cache-memory-bytes", "KV cache", "bytes",
           "Size of the KV cache; 0: max-num-seqs x max-model-len, at most 40 % of the memory limit",
