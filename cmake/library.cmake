@@ -11,3 +11,18 @@ function(longspan_library name)
   endif()
   add_library(longspan::${name} ALIAS longspan_${name})
 endfunction()
+
+# longspan_cuda_sources(TARGET a.cu ...): adds device code to a target, for the architectures that have kernels. The build fails
+# on a spill, on local memory and on whatever else ptxas warns of; what it only mentions, scripts/strict-nvcc turns into failure.
+function(longspan_cuda_sources target)
+  set(launcher "${CMAKE_SOURCE_DIR}/scripts/strict-nvcc")
+  if(LONGSPAN_CCACHE)
+    list(APPEND launcher "${LONGSPAN_CCACHE}")
+  endif()
+  target_sources(${target} PRIVATE ${ARGN})
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-gencode=arch=compute_90a,code=sm_90a>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills,-warn-lmem-usage,-Werror>")
+  set_target_properties(${target} PROPERTIES CUDA_STANDARD_REQUIRED OFF CUDA_COMPILER_LAUNCHER
+                        "${launcher}")
+endfunction()

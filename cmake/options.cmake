@@ -9,8 +9,15 @@ option(LONGSPAN_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 option(LONGSPAN_FAULTS "Compile the --fault test option into the server" OFF)
 set(LONGSPAN_SANITIZE "" CACHE STRING "Sanitizers for every target: address,undefined or thread")
 
-if(NOT LONGSPAN_GPU STREQUAL "none")
-  message(FATAL_ERROR "LONGSPAN_GPU=${LONGSPAN_GPU}: this version has the CPU backend only; use LONGSPAN_GPU=none")
+if(LONGSPAN_GPU STREQUAL "cuda")
+  find_program(LONGSPAN_NVCC nvcc HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+  if(NOT LONGSPAN_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    message(FATAL_ERROR "LONGSPAN_GPU=cuda: nvcc was not found. Install the CUDA toolkit (12.8 or newer) and put nvcc on "
+                        "PATH, or configure with -DCMAKE_CUDA_COMPILER=/path/to/nvcc. No GPU is needed to build. "
+                        "LONGSPAN_GPU=none builds the CPU backend alone")
+  endif()
+elseif(NOT LONGSPAN_GPU STREQUAL "none")
+  message(FATAL_ERROR "LONGSPAN_GPU=${LONGSPAN_GPU}: this version knows none and cuda")
 endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -29,10 +36,22 @@ if(LONGSPAN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${LONGSPAN_CCACHE}")
 endif()
 
+if(LONGSPAN_GPU STREQUAL "cuda")
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    set(CMAKE_CUDA_COMPILER "${LONGSPAN_NVCC}")
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES OFF)           # longspan_cuda_sources names them
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)     # kernels also go into shared libraries
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+endif()
+
 add_library(longspan_options INTERFACE)
 target_include_directories(longspan_options INTERFACE "${CMAKE_SOURCE_DIR}")
-target_compile_options(longspan_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                       $<$<BOOL:${LONGSPAN_WERROR}>:-Werror>)
+target_compile_options(longspan_options INTERFACE
+                       "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor>"
+                       "$<$<AND:$<BOOL:${LONGSPAN_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>"
+                       "$<$<AND:$<BOOL:${LONGSPAN_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:--Werror=all-warnings>")
 target_compile_definitions(longspan_options INTERFACE $<$<BOOL:${LONGSPAN_FAULTS}>:LONGSPAN_FAULTS>)
 if(LONGSPAN_SANITIZE)
   target_compile_options(longspan_options INTERFACE -fsanitize=${LONGSPAN_SANITIZE} -fno-omit-frame-pointer

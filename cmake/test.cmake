@@ -1,5 +1,5 @@
 # longspan_test(NAME LABEL unit SOURCES a_test.cc ... DEPS x ...): one GoogleTest binary; every case becomes a CTest test.
-# LABEL is unit, integration or slow. TIMEOUT (seconds, default 120) bounds each case; sanitizers get five times that.
+# LABEL is unit, gpu (skips without a device), integration or slow. TIMEOUT (seconds, default 120) bounds each case; sanitizers get five times that.
 include(GoogleTest)
 function(longspan_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})

@@ -27,6 +27,8 @@ std::string_view KernelStatusText(KernelStatus status) {
       return "workspace too small";
     case KernelStatus::kUnsupportedDevice:
       return "unsupported device";
+    case KernelStatus::kLaunchFailed:
+      return "the device refused the launch";
   }
   return "unknown";
 }

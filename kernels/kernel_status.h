@@ -19,6 +19,7 @@ enum class [[nodiscard]] KernelStatus : uint8_t {
   kMisaligned,
   kWorkspaceTooSmall,
   kUnsupportedDevice,
+  kLaunchFailed,  // the device's runtime refused: the device is lost or out of resources
 };
 
 std::string_view KernelStatusText(KernelStatus status);

@@ -54,6 +54,20 @@ class PagedAttention {
   // message on stderr, when the status is not kOk or a guard word changed.
   bool Run(ThreadPool& pool, const CpuAttentionOptions& options = {});
 
+  // Whole allocations, poison and guards included: what a test copies to a device and back.
+  // params() points into them.
+  struct Memory {
+    std::vector<std::byte>&q, &o, &k, &v;
+    std::vector<float>& lse;
+    std::vector<int32_t>& block_table;
+  };
+  Memory memory() { return {q_, o_, k_, v_, lse_, table_}; }
+  int64_t num_blocks() const {
+    return static_cast<int64_t>(k_.size()) / (params_.k_block_stride * DTypeBytes(params_.kv_dtype));
+  }
+  // False, with a message on stderr, when something was written outside the output rows.
+  bool GuardsIntact() const;
+
   // Output rows [begin, end) of a sequence, o then lse, as bytes.
   std::vector<std::byte> RowBits(int seq, int32_t begin, int32_t end) const;
   std::vector<std::byte> AllBits() const;
@@ -68,7 +82,6 @@ class PagedAttention {
  private:
   void FillQueries(const AttentionCase& spec);
   void FillPool(const AttentionCase& spec);
-  bool GuardsIntact() const;
 
   AttentionParams params_;
   std::vector<int32_t> cu_seqlens_;

@@ -1,0 +1,232 @@
+// Checks, lookup and launch of GPU decode kernels.
+#include "kernels/attention/decode/decode.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <numeric>
+
+#include "kernels/attention/decode/decode_instance.h"
+#include "kernels/attention/decode/decode_params.h"
+#include "kernels/gpu.h"
+
+namespace longspan {
+namespace {
+
+constexpr const DecodeInstance* kInstances[] = {
+    &kSm90DecodeBf16D64, &kSm90DecodeBf16D128, &kSm90DecodeBf16D192,
+    &kSm90DecodeFp16D64, &kSm90DecodeFp16D128, &kSm90DecodeFp16D192,
+};
+constexpr int64_t kAlignment = 256;
+constexpr int32_t kMaxHeadDim = 192;
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+bool IsAligned(const void* pointer, uintptr_t bytes) {
+  return std::bit_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// What of the contract these kernels implement.
+KernelStatus CheckShape(const AttentionParams& p) {
+  if (p.num_kv_heads < 1 || p.num_q_heads < p.num_kv_heads || p.num_q_heads % p.num_kv_heads != 0) {
+    return KernelStatus::kUnsupportedHeads;
+  }
+  if (p.block_size < 16 || p.block_size > 256 || p.block_size % 16 != 0) {
+    return KernelStatus::kUnsupportedBlockSize;
+  }
+  const bool scale_ok = std::isfinite(p.scale * std::numbers::log2e_v<float>);
+  const bool window_ok =
+      p.window_left >= -1 && (p.window_right == -1 || p.causal) && p.window_right >= -1;
+  if (!scale_ok || !window_ok || p.softcap != 0.0f || p.sinks != nullptr ||
+      p.alibi_slopes != nullptr) {
+    return KernelStatus::kUnsupportedOption;
+  }
+  return KernelStatus::kOk;
+}
+
+KernelStatus CheckPointers(const AttentionParams& p, const DecodeLaunch& launch) {
+  if (p.q == nullptr || p.o == nullptr || p.block_table == nullptr || launch.plan == nullptr ||
+      launch.workspace == nullptr || launch.max_q_len < 1 ||
+      int64_t{launch.max_q_len} * p.num_q_heads > kGpuDecodeMaxLength) {
+    return KernelStatus::kBadShape;
+  }
+  // Queries are read in pairs, the output is written in fours.
+  if (p.q_token_stride % 2 != 0 || p.q_head_stride % 2 != 0 || p.o_token_stride % 4 != 0 ||
+      p.o_head_stride % 4 != 0) {
+    return KernelStatus::kBadStride;
+  }
+  if (!IsAligned(p.q, 4) || !IsAligned(p.o, 8) || !IsAligned(p.lse, 4) ||
+      !IsAligned(p.block_table, 4) || !IsAligned(launch.plan, 16) ||
+      !IsAligned(launch.workspace, kAlignment)) {
+    return KernelStatus::kMisaligned;
+  }
+  return KernelStatus::kOk;
+}
+
+struct Workspace {
+  int64_t arrivals, partial_sums, partial_o;  // bytes of each, in this order
+};
+Workspace WorkspaceOf(const DecodeSetup& setup) {
+  const int64_t rows = int64_t{2} * setup.num_ctas * kGpuDecodeRows;
+  return {Aligned(setup.num_ctas * int64_t{sizeof(int32_t)}),
+          Aligned(rows * int64_t{sizeof(DecodePartialSum)}),
+          Aligned(rows * setup.instance->head_dim * int64_t{sizeof(float)})};
+}
+
+// Tokens of a box: boxes neither cross a block nor leave gaps in a tile.
+int32_t BoxTokens(int32_t block_size) { return std::gcd(block_size, kGpuDecodeTileTokens); }
+
+// A dimension of extent 1 may come with any stride.
+bool SetStride(int64_t stride, int64_t extent, int64_t* bytes) {
+  constexpr int64_t kElementBytes = 2;
+  constexpr int64_t kMaxBytes = int64_t{1} << 40;
+  *bytes = extent == 1 ? 128 : stride * kElementBytes;
+  return stride >= 0 && stride<kMaxBytes / kElementBytes&& * bytes> 0 && *bytes % 16 == 0;
+}
+
+KernelStatus MakeMap(const AttentionParams& p, bool values, int64_t num_blocks, TensorMap* map) {
+  TensorMapShape shape;
+  shape.base = values ? p.v : p.k;
+  shape.dtype = p.kv_dtype;
+  const int32_t box_tokens = BoxTokens(p.block_size);
+  const int32_t columns = p.head_dim / 64;
+  const int64_t extents[] = {64, p.block_size, columns, p.num_kv_heads, num_blocks};
+  std::copy(std::begin(extents), std::end(extents), shape.extents);
+  shape.stride_bytes[1] = 128;
+  if (!SetStride(values ? p.v_token_stride : p.k_token_stride, p.block_size,
+                 &shape.stride_bytes[0]) ||
+      !SetStride(values ? p.v_head_stride : p.k_head_stride, p.num_kv_heads,
+                 &shape.stride_bytes[2]) ||
+      !SetStride(values ? p.v_block_stride : p.k_block_stride, num_blocks,
+                 &shape.stride_bytes[3])) {
+    return KernelStatus::kBadStride;
+  }
+  if (shape.base == nullptr) return KernelStatus::kBadShape;
+  if (!IsAligned(shape.base, 16)) return KernelStatus::kMisaligned;
+  shape.box[0] = 64;
+  shape.box[1] = box_tokens;
+  shape.box[2] = box_tokens == kGpuDecodeTileTokens ? columns : 1;
+  shape.box[3] = shape.box[4] = 1;
+  return EncodeTensorMap(shape, map) ? KernelStatus::kOk : KernelStatus::kUnsupportedDevice;
+}
+
+DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
+                    const DecodeLaunch& launch) {
+  const Workspace sizes = WorkspaceOf(setup);
+  auto* workspace = static_cast<std::byte*>(launch.workspace);
+  const auto* works = static_cast<const GpuDecodeWork*>(launch.plan);
+  DecodeArgs args = {};
+  args.q = p.q;
+  args.o = p.o;
+  args.lse = p.lse;
+  args.q_token_stride = p.q_token_stride;
+  args.q_head_stride = p.q_head_stride;
+  args.o_token_stride = p.o_token_stride;
+  args.o_head_stride = p.o_head_stride;
+  args.block_table = p.block_table;
+  args.block_table_stride = p.block_table_stride;
+  args.works = works;
+  args.sequences = reinterpret_cast<const GpuDecodeSequence*>(works + setup.num_ctas);
+  args.arrivals = reinterpret_cast<int32_t*>(workspace);
+  args.partial_sum = reinterpret_cast<DecodePartialSum*>(workspace + sizes.arrivals);
+  args.partial_o = reinterpret_cast<float*>(workspace + sizes.arrivals + sizes.partial_sums);
+  args.num_q_heads = p.num_q_heads;
+  args.num_kv_heads = p.num_kv_heads;
+  args.group = p.num_q_heads / p.num_kv_heads;
+  args.block_size = p.block_size;
+  args.box_tokens = BoxTokens(p.block_size);
+  args.window_left = GpuDecodeWindow(p.window_left);
+  args.causal = p.causal;
+  args.scale_log2 = p.scale * std::numbers::log2e_v<float>;
+  return args;
+}
+
+}  // namespace
+
+KernelStatus PrepareDecode(const AttentionParams& shape, const GpuDevice& device,
+                           DecodeSetup* setup) {
+  const bool dtype_ok = shape.q_dtype == shape.kv_dtype &&
+                        (shape.q_dtype == DType::kBFloat16 || shape.q_dtype == DType::kFloat16);
+  if (!dtype_ok) return KernelStatus::kUnsupportedDType;
+  if (const KernelStatus status = CheckShape(shape); status != KernelStatus::kOk) return status;
+  const bool has_head_dim =
+      std::any_of(std::begin(kInstances), std::end(kInstances),
+                  [&](const DecodeInstance* row) { return row->head_dim == shape.head_dim; });
+  if (!has_head_dim) return KernelStatus::kUnsupportedHeadDim;
+  for (const DecodeInstance* row : kInstances) {
+    if (row->compute_capability != device.compute_capability || row->dtype != shape.q_dtype ||
+        row->head_dim != shape.head_dim) {
+      continue;
+    }
+    for (const void* kernel : {row->few_rows, row->many_rows}) {
+      if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               row->shared_bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return KernelStatus::kUnsupportedDevice;
+      }
+    }
+    *setup = {row, device.num_sms};
+    return KernelStatus::kOk;
+  }
+  return KernelStatus::kUnsupportedDevice;
+}
+
+KernelStatus MakeDecodeKvMaps(const AttentionParams& params, int64_t num_blocks,
+                              DecodeKvMaps* maps) {
+  if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
+  if (DTypeBytes(params.kv_dtype) != 2) return KernelStatus::kUnsupportedDType;
+  if (params.head_dim % 64 != 0 || params.head_dim > kMaxHeadDim) {
+    return KernelStatus::kUnsupportedHeadDim;
+  }
+  if (num_blocks < 1 || num_blocks > INT32_MAX) return KernelStatus::kBadShape;
+  const KernelStatus status = MakeMap(params, false, num_blocks, &maps->k);
+  return status == KernelStatus::kOk ? MakeMap(params, true, num_blocks, &maps->v) : status;
+}
+
+int64_t DecodeWorkspaceBytes(const DecodeSetup& setup) {
+  const Workspace sizes = WorkspaceOf(setup);
+  return sizes.arrivals + sizes.partial_sums + sizes.partial_o;
+}
+
+int64_t DecodeZeroedBytes(const DecodeSetup& setup) { return WorkspaceOf(setup).arrivals; }
+
+KernelStatus LaunchDecode(const DecodeSetup& setup, const AttentionParams& params,
+                          const DecodeKvMaps& maps, const DecodeLaunch& launch,
+                          GpuStreamHandle stream) {
+  const DecodeInstance* instance = setup.instance;
+  if (instance == nullptr || setup.num_ctas < 1) return KernelStatus::kUnsupportedDevice;
+  if (params.q_dtype != instance->dtype || params.kv_dtype != instance->dtype) {
+    return KernelStatus::kUnsupportedDType;
+  }
+  if (params.head_dim != instance->head_dim) return KernelStatus::kUnsupportedHeadDim;
+  if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
+  if (launch.max_q_len == 0) return KernelStatus::kOk;  // no row to write
+  if (const KernelStatus status = CheckPointers(params, launch); status != KernelStatus::kOk) {
+    return status;
+  }
+  if (launch.workspace_bytes < DecodeWorkspaceBytes(setup)) {
+    return KernelStatus::kWorkspaceTooSmall;
+  }
+  DecodeArgs args = MakeArgs(setup, params, launch);
+  DecodeKvMaps by_value = maps;
+  void* arguments[] = {&args, &by_value.k, &by_value.v};
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(setup.num_ctas));
+  config.blockDim = dim3(static_cast<unsigned>(instance->num_threads));
+  config.dynamicSmemBytes = static_cast<size_t>(instance->shared_bytes);
+  config.stream = static_cast<GpuNativeStream>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = launch.overlap_previous ? 1 : 0;
+  const int64_t rows = int64_t{launch.max_q_len} * args.group;
+  const void* kernel = rows <= kDecodeFewRows ? instance->few_rows : instance->many_rows;
+  const bool launched = cudaLaunchKernelExC(&config, kernel, arguments) == cudaSuccess;
+  return launched ? KernelStatus::kOk : KernelStatus::kLaunchFailed;
+}
+
+}  // namespace longspan

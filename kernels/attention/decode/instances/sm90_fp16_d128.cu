@@ -1,0 +1,9 @@
+// Decode for sm_90a: float16, head_dim 128.
+#include "kernels/attention/decode/sm90_decode_instance.cuh"
+
+namespace longspan {
+
+const DecodeInstance kSm90DecodeFp16D128 =
+    MakeSm90DecodeInstance<Sm90DecodeTraits<ptx::Float16, 128>>(DType::kFloat16);
+
+}  // namespace longspan

@@ -1,0 +1,404 @@
+// Decode attention on paged keys and values, sm_90a, 16-bit elements.
+//
+// Computes softmax(scale * Q K^T + mask) V of the plan's units. Grid: one CTA per SM, each with the
+// range of tiles that the plan gave it. Warp 4 is the producer: it walks the range and lets the
+// copy engine bring a tile of keys, then its values, into a ring of slots. Warps 0..3 are
+// consumers: each takes 16 of a tile's 64 tokens, with its own softmax state and output, so they
+// meet only when a unit ends. Packed query rows (query x head of the group) are the 16 rows of
+// mma.m16n8k16. With at most 8 rows (kHiLo) the other 8 carry what rounding the weights lost, so
+// that the product with V is as exact as with 16 more bits. Bound by the reading of keys and
+// values; shared memory: decode_traits.cuh. Supported: what decode.h says.
+#pragma once
+
+#include <cuda.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/attention/decode/decode_merge.cuh"
+#include "kernels/attention/decode/decode_params.h"
+#include "kernels/attention/decode/decode_traits.cuh"
+#include "kernels/attention/decode/decode_walk.cuh"
+#include "kernels/ptx/matrix.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/sync.cuh"
+#include "kernels/ptx/tma.cuh"
+
+namespace longspan {
+
+// Where the ring stands: the slot that comes next, and the parity of its phase.
+template <int kSlots>
+struct RingPosition {
+  int32_t slot = 0;
+  uint32_t parity;
+  __device__ __forceinline__ void Advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// What of a part's keys a lane's two rows (g and g + 8 of the row tile) may see.
+struct DecodeMask {
+  int32_t first[2], last[2];       // tokens, inclusive
+  int32_t all_from, all_to;        // between these, inclusive, every row sees every token
+  int32_t owned_begin, owned_end;  // tokens outside hold nobody's values for these rows
+};
+
+__device__ __forceinline__ DecodeMask MakeDecodeMask(const DecodeArgs& args, const DecodePart& part,
+                                                     int lane_row) {
+  const GpuDecodeSequence& seq = part.sequence;
+  DecodeMask mask;
+  mask.owned_begin = GpuDecodeFirstToken(seq, args.window_left);
+  mask.owned_end = seq.length;
+  mask.all_from = args.window_left < 0 ? 0 : seq.length - 1 - args.window_left;
+  mask.all_to = args.causal ? seq.length - seq.q_len : seq.length - 1;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int32_t position =
+        seq.length - seq.q_len + (part.first_row + lane_row + 8 * r) / args.group;
+    mask.first[r] = args.window_left < 0 ? 0 : position - args.window_left;
+    mask.last[r] = args.causal ? min(position, seq.length - 1) : seq.length - 1;
+  }
+  return mask;
+}
+
+// The producer warp. Each lane brings one box of a tile: `box_tokens` tokens of one column, or of
+// all columns when a tile is one box. Boxes without a visible token are not asked for: their table
+// entries are garbage.
+template <typename Traits>
+__device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDecodeWork& work,
+                                             const CUtensorMap* k_map, const CUtensorMap* v_map,
+                                             typename Traits::Storage& shared) {
+  constexpr int kTile = Traits::kTile;
+  const int lane = threadIdx.x % 32;
+  const int box = args.box_tokens;
+  const int columns_per_box = box == kTile ? Traits::kColumns : 1;
+  const int boxes_along_d = Traits::kColumns / columns_per_box;
+  const int piece = lane / boxes_along_d;  // along tokens
+  const int column = lane % boxes_along_d;
+  const bool has_box = lane < kTile / box * boxes_along_d;
+  const uint32_t box_bytes = static_cast<uint32_t>(box * columns_per_box * 128);
+  const uint32_t box_offset = column * Traits::kColumnBytes + piece * box * 128;
+  const uint64_t policy = ptx::EvictFirstPolicy();
+  const uint32_t full = ptx::SharedAddress(shared.full);
+  const uint32_t empty = ptx::SharedAddress(shared.empty);
+  const uint32_t ring = ptx::SharedAddress(shared.ring);
+  RingPosition<Traits::kSlots> at{0, 1};
+  bool waited = false;
+
+  for (DecodeWalk walk(args, work); !walk.done();) {
+    const DecodePart part = walk.Next();
+    const GpuDecodeSequence& seq = part.sequence;
+    const int32_t* table = args.block_table + seq.table_row * args.block_table_stride;
+    const int32_t first_token = GpuDecodeFirstToken(seq, args.window_left);
+    auto is_mine = [&](int32_t token) {
+      return has_box && token < seq.length && token + box > first_token;
+    };
+    const int32_t first_tile = first_token / kTile;
+    int32_t token = (first_tile + part.begin) * kTile + piece * box;
+    int32_t next_id = is_mine(token) ? table[token / args.block_size] : 0;
+    for (int32_t tile = part.begin; tile < part.end; ++tile, token += kTile) {
+      const int32_t id = next_id;
+      const bool mine = is_mine(token);
+      if (is_mine(token + kTile)) next_id = table[(token + kTile) / args.block_size];
+      const uint32_t bytes = __popc(__ballot_sync(~0u, mine)) * box_bytes;
+      // Keys and values of this step's own tokens are written by the kernel before.
+      if (!waited && (first_tile + tile + 1) * kTile > seq.length - seq.q_len) {
+        ptx::GridDependencyWait();
+        waited = true;
+      }
+#pragma unroll
+      for (int values = 0; values < 2; ++values) {
+        ptx::MbarrierWait(empty + 8 * at.slot, at.parity);
+        if (lane == 0) ptx::MbarrierArriveExpect(full + 8 * at.slot, bytes);
+        __syncwarp();
+        if (mine) {
+          ptx::TmaLoad5d(ring + at.slot * Traits::kSlotBytes + box_offset, values ? v_map : k_map,
+                         full + 8 * at.slot, 0, token % args.block_size, column, part.head, id,
+                         policy);
+        }
+        at.Advance();
+      }
+    }
+  }
+}
+
+// A consumer warp's share of a part: 16 tokens of every tile against all rows.
+template <typename Traits, bool kHiLo>
+class DecodeConsumer {
+ public:
+  using Element = typename Traits::Element;
+  using Storage = typename Traits::Storage;
+  static constexpr int kHeadDim = Traits::kHeadDim;
+  static constexpr int kRowsPerLane = kHiLo ? 1 : 2;  // g, and g + 8
+
+  __device__ __forceinline__ DecodeConsumer(const DecodeArgs& args, Storage& shared)
+      : args_(args),
+        shared_(shared),
+        warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
+        g_(lane_ / 4),
+        t_(lane_ % 4),
+        ring_(ptx::SharedAddress(shared.ring)),
+        full_(ptx::SharedAddress(shared.full)),
+        empty_(ptx::SharedAddress(shared.empty)) {}
+
+  __device__ __forceinline__ void Attend(const DecodePart& part) {
+    LoadQueries(part);
+#pragma unroll
+    for (auto& four : o_) four[0] = four[1] = four[2] = four[3] = 0.0f;
+    maximum_[0] = maximum_[1] = -INFINITY;
+    sum_[0] = sum_[1] = 0.0f;
+    const DecodeMask mask = MakeDecodeMask(args_, part, g_);
+    const int32_t first_tile = mask.owned_begin / Traits::kTile;
+    int32_t token = (first_tile + part.begin) * Traits::kTile + Traits::kWarpTokens * warp_;
+    for (int32_t tile = part.begin; tile < part.end; ++tile, token += Traits::kTile) {
+      float x[2][4];
+      Scores(x);
+      if (token < mask.all_from || token + Traits::kWarpTokens - 1 > mask.all_to) {
+        ApplyMask(mask, token, x);
+      }
+      RaiseMaximum(x);
+      uint32_t weights[4];
+      Weights(x, weights);
+      AddValues(mask, token, weights);
+    }
+    StoreForMerge();
+  }
+
+ private:
+  __device__ __forceinline__ void WaitFull() {
+    ptx::MbarrierWait(full_ + 8 * at_.slot, at_.parity);
+  }
+  __device__ __forceinline__ void ReleaseSlot() {
+    __syncwarp();
+    if (lane_ == 0) ptx::MbarrierArrive(empty_ + 8 * at_.slot);
+    at_.Advance();
+  }
+  // 16-byte chunk `chunk` (over the whole head) of row `row` of the slot.
+  __device__ __forceinline__ uint32_t ChunkAddress(uint32_t row, uint32_t chunk) const {
+    return ring_ + at_.slot * Traits::kSlotBytes + chunk / 8 * Traits::kColumnBytes +
+           ptx::Swizzle128(row, chunk % 8);
+  }
+
+  __device__ __forceinline__ void LoadQueries(const DecodePart& part) {
+    const int32_t num_rows = DecodeNumRows(args_, part);
+    const auto* q = static_cast<const uint16_t*>(args_.q);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = g_ + 8 * r;
+      const bool real = r < kRowsPerLane && row < num_rows;
+      const int64_t at = real ? DecodeToken(args_, part, row) * args_.q_token_stride +
+                                    DecodeQueryHead(args_, part, row) * args_.q_head_stride
+                              : 0;
+#pragma unroll
+      for (int k = 0; k < kHeadDim / 16; ++k) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const auto* pair = reinterpret_cast<const uint32_t*>(q + at + 16 * k + 8 * half + 2 * t_);
+          q_[k][r + 2 * half] = real ? *pair : 0u;
+        }
+      }
+    }
+  }
+
+  // x[j]: scores of the warp's tokens 8j..8j+7 in the layout of C, in units of log2.
+  __device__ __forceinline__ void Scores(float (&x)[2][4]) {
+    WaitFull();
+    float s[2][2][4] = {};  // two chains, so that products do not wait for each other
+    const uint32_t row = Traits::kWarpTokens * warp_ + lane_ / 16 * 8 + lane_ % 8;
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      uint32_t keys[4];
+      ptx::LoadMatrixX4(keys, ChunkAddress(row, 2 * k + lane_ / 8 % 2));
+      Element::Mma(s[k % 2][0], q_[k], keys[0], keys[1]);
+      Element::Mma(s[k % 2][1], q_[k], keys[2], keys[3]);
+    }
+    ReleaseSlot();
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = (s[0][j][c] + s[1][j][c]) * args_.scale_log2;
+    }
+  }
+
+  // By selection: whatever was computed for a token that nobody owns is gone.
+  __device__ __forceinline__ void ApplyMask(const DecodeMask& mask, int32_t token,
+                                            float (&x)[2][4]) const {
+#pragma unroll
+    for (int r = 0; r < kRowsPerLane; ++r) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int32_t key = token + 8 * j + 2 * t_ + c;
+          if (key < mask.first[r] || key > mask.last[r]) x[j][2 * r + c] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void RaiseMaximum(const float (&x)[2][4]) {
+    float raised[2];
+    bool any_rose = false;
+#pragma unroll
+    for (int r = 0; r < kRowsPerLane; ++r) {
+      float top = fmaxf(fmaxf(x[0][2 * r], x[0][2 * r + 1]), fmaxf(x[1][2 * r], x[1][2 * r + 1]));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      raised[r] = fmaxf(maximum_[r], top);
+      any_rose |= raised[r] != maximum_[r];
+    }
+    // The vote saves work and changes no bit: a row that did not rise is multiplied by 1.
+    if (!__any_sync(~0u, any_rose)) return;
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < kRowsPerLane; ++r) {
+      factor[r] = raised[r] == maximum_[r] ? 1.0f : ptx::Exp2(maximum_[r] - raised[r]);
+      maximum_[r] = raised[r];
+      sum_[r] *= factor[r];
+    }
+    if (kHiLo) factor[1] = factor[0];
+#pragma unroll
+    for (auto& four : o_) {
+      four[0] *= factor[0];
+      four[1] *= factor[0];
+      four[2] *= factor[1];
+      four[3] *= factor[1];
+    }
+  }
+
+  // Scores to weights, as the A fragment of the product with V.
+  __device__ __forceinline__ void Weights(const float (&x)[2][4], uint32_t (&weights)[4]) {
+#pragma unroll
+    for (int r = 0; r < kRowsPerLane; ++r) {
+      const float base = maximum_[r] == -INFINITY ? 0.0f : maximum_[r];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float a = ptx::Exp2(x[j][2 * r] - base);
+        const float b = ptx::Exp2(x[j][2 * r + 1] - base);
+        sum_[r] += a + b;
+        weights[2 * j + r] = Element::Pack(a, b);
+        if (kHiLo) {
+          const float2 high = Element::Unpack(weights[2 * j]);
+          weights[2 * j + 1] = Element::Pack(a - high.x, b - high.y);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void AddValues(const DecodeMask& mask, int32_t token,
+                                            const uint32_t (&weights)[4]) {
+    WaitFull();
+    if (token < mask.owned_begin || token + Traits::kWarpTokens > mask.owned_end) {
+      ZeroUnownedValues(mask, token);
+    }
+    const uint32_t row = Traits::kWarpTokens * warp_ + lane_ / 8 % 2 * 8 + lane_ % 8;
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      uint32_t values[4];
+      ptx::LoadMatrixX4Transposed(values, ChunkAddress(row, 2 * i + lane_ / 16));
+      Element::Mma(o_[2 * i], weights, values[0], values[1]);
+      Element::Mma(o_[2 * i + 1], weights, values[2], values[3]);
+    }
+    ReleaseSlot();
+  }
+
+  // A weight of 0 times NaN is NaN: values that no row may see are overwritten.
+  __device__ __forceinline__ void ZeroUnownedValues(const DecodeMask& mask, int32_t token) {
+    constexpr int kChunks = kHeadDim / 8;
+    for (int i = lane_; i < Traits::kWarpTokens * kChunks; i += 32) {
+      const int row = i / kChunks;
+      const int chunk = i % kChunks;
+      if (token + row >= mask.owned_begin && token + row < mask.owned_end) continue;
+      uint8_t* to = shared_.ring[at_.slot] + chunk / 8 * Traits::kColumnBytes +
+                    (Traits::kWarpTokens * warp_ + row) * 128 + chunk % 8 * 16;
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    }
+    ptx::FenceProxyAsyncShared();  // the copy engine fills the slot again later
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void StoreForMerge() {
+#pragma unroll
+    for (int r = 0; r < kRowsPerLane; ++r) {
+      sum_[r] += __shfl_xor_sync(~0u, sum_[r], 1);
+      sum_[r] += __shfl_xor_sync(~0u, sum_[r], 2);
+      const int row = g_ + 8 * r;
+      if (t_ == 0) shared_.merge_sum[warp_][row] = make_float2(maximum_[r], sum_[r]);
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 8; ++i) {
+        auto* to = reinterpret_cast<float2*>(&shared_.merge_o[warp_][row][8 * i + 2 * t_]);
+        *to = kHiLo ? make_float2(o_[i][0] + o_[i][2], o_[i][1] + o_[i][3])
+                    : make_float2(o_[i][2 * r], o_[i][2 * r + 1]);
+      }
+    }
+  }
+
+  const DecodeArgs& args_;
+  Storage& shared_;
+  const int warp_, lane_, g_, t_;
+  const uint32_t ring_, full_, empty_;
+  RingPosition<Traits::kSlots> at_{0, 0};
+  uint32_t q_[kHeadDim / 16][4];
+  float o_[kHeadDim / 8][4];  // with kHiLo rows g + 8 are the low halves' products of rows g
+  float maximum_[2], sum_[2];
+};
+
+template <typename Traits, bool kHiLo>
+__device__ __forceinline__ void ConsumeTiles(const DecodeArgs& args, const GpuDecodeWork& work,
+                                             typename Traits::Storage& shared) {
+  DecodeConsumer<Traits, kHiLo> consumer(args, shared);
+  for (DecodeWalk walk(args, work); !walk.done();) {
+    const DecodePart part = walk.Next();
+    consumer.Attend(part);
+    ptx::NamedBarrierSync(1, Traits::kConsumerThreads);
+    MergeWarps<Traits>(args, part, shared);
+    if (part.begin != 0 || part.end != part.num_tiles) {
+      const auto cta = static_cast<int32_t>(blockIdx.x);
+      const int32_t first_cta = part.begin == 0 ? cta : work.first_cta;
+      const int32_t last_cta = part.begin == 0 ? work.last_cta_of_last : work.last_cta_of_first;
+      if (ArriveWithPart<Traits>(args, first_cta, last_cta, shared)) {
+        CombineParts<Traits>(args, part, first_cta, last_cta);
+      }
+    }
+    ptx::NamedBarrierSync(1, Traits::kConsumerThreads);  // the merge buffers are free again
+  }
+}
+
+template <typename Traits, bool kHiLo>
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    Sm90DecodeKernel(const __grid_constant__ DecodeArgs args,
+                     const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap v_map) {
+  extern __shared__ uint8_t raw_shared[];
+  auto& shared = *reinterpret_cast<typename Traits::Storage*>(
+      (reinterpret_cast<uintptr_t>(raw_shared) + 1023) & ~uintptr_t{1023});
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Traits::kSlots; ++i) {
+      ptx::MbarrierInit(ptx::SharedAddress(&shared.full[i]), 1);
+      ptx::MbarrierInit(ptx::SharedAddress(&shared.empty[i]), Traits::kConsumers);
+    }
+    ptx::FenceMbarrierInit();
+  }
+  if (threadIdx.x == Traits::kConsumerThreads) {
+    ptx::PrefetchTensorMap(&k_map);
+    ptx::PrefetchTensorMap(&v_map);
+  }
+  // The plan is older than the kernel before, so it may be read at once.
+  const GpuDecodeWork work = args.works[blockIdx.x];
+  __syncthreads();
+  if (work.num_tiles > 0 && threadIdx.x >= Traits::kConsumerThreads) {
+    ProduceTiles<Traits>(args, work, &k_map, &v_map, shared);
+    return;
+  }
+  // Queries, output and partial slots belong to the kernel before until it is done. CTAs without
+  // work wait too: the kernel behind relies on this one's end being behind that one's.
+  ptx::GridDependencyWait();
+  ptx::GridDependencyLaunch();
+  if (work.num_tiles > 0) ConsumeTiles<Traits, kHiLo>(args, work, shared);
+}
+
+}  // namespace longspan
