@@ -1,0 +1,87 @@
+// The attention kernels behind C functions, for bench/ours.py. Benchmarks only: it keeps what it
+// makes until the process ends.
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention/decode/decode.h"
+#include "kernels/runtime/buffer.h"
+
+namespace longspan {
+namespace {
+
+// A batch of one length list, planned; q, o [B, 1, Hq, D], pages [n, block_size, Hkv, D], bfloat16.
+struct PlannedDecode {
+  AttentionParams params;
+  DecodeSetup setup;
+  DeviceBuffer plan, workspace;
+};
+
+AttentionParams Shape(int32_t num_seqs, int32_t num_q_heads, int32_t num_kv_heads, int32_t head_dim,
+                      int32_t block_size, float scale) {
+  AttentionParams p;
+  p.num_seqs = num_seqs;
+  p.num_q_heads = num_q_heads;
+  p.num_kv_heads = num_kv_heads;
+  p.head_dim = head_dim;
+  p.block_size = block_size;
+  p.scale = scale;
+  p.q_dtype = p.kv_dtype = DType::kBFloat16;
+  p.q_head_stride = p.o_head_stride = p.k_head_stride = p.v_head_stride = head_dim;
+  p.q_token_stride = p.o_token_stride = int64_t{num_q_heads} * head_dim;
+  p.k_token_stride = p.v_token_stride = int64_t{num_kv_heads} * head_dim;
+  p.k_block_stride = p.v_block_stride = block_size * p.k_token_stride;
+  return p;
+}
+
+}  // namespace
+}  // namespace longspan
+
+// Null when the shape is not supported or memory is short.
+extern "C" void* longspan_bench_plan_decode(const int32_t* lengths, int32_t num_seqs,
+                                            int32_t num_q_heads, int32_t num_kv_heads,
+                                            int32_t head_dim, int32_t block_size, float scale) {
+  using namespace longspan;
+  const AttentionParams params =
+      Shape(num_seqs, num_q_heads, num_kv_heads, head_dim, block_size, scale);
+  const auto device = FindGpuDevice();
+  DecodeSetup setup;
+  if (!device || PrepareDecode(params, *device, &setup) != KernelStatus::kOk) return nullptr;
+  std::vector<int32_t> cu(num_seqs + 1);
+  for (int32_t i = 0; i <= num_seqs; ++i) cu[i] = i;
+  std::vector<std::byte> host(GpuDecodePlanBytes(setup.num_ctas, num_seqs));
+  const int64_t bytes = PlanGpuDecode({cu,
+                                       {lengths, static_cast<size_t>(num_seqs)},
+                                       num_kv_heads,
+                                       num_q_heads / num_kv_heads,
+                                       -1,
+                                       setup.num_ctas},
+                                      host);
+  auto plan = DeviceBuffer::Allocate(bytes);
+  auto workspace = DeviceBuffer::Allocate(DecodeWorkspaceBytes(setup));
+  if (!plan || !workspace || !workspace->Fill(0, nullptr).ok() ||
+      !plan->CopyFrom(std::span(host).first(bytes), nullptr).ok()) {
+    return nullptr;
+  }
+  return new PlannedDecode{params, setup, std::move(*plan), std::move(*workspace)};
+}
+
+// A KernelStatus: 0 when enqueued.
+extern "C" int longspan_bench_decode(void* planned, const void* q, const void* k, const void* v,
+                                     void* o, const int32_t* block_table, int64_t table_stride,
+                                     int64_t num_blocks, int overlap, void* stream) {
+  using namespace longspan;
+  const auto* decode = static_cast<const PlannedDecode*>(planned);
+  AttentionParams params = decode->params;
+  params.q = q;
+  params.o = o;
+  params.k = k;
+  params.v = v;
+  params.block_table = block_table;
+  params.block_table_stride = table_stride;
+  DecodeKvMaps maps;
+  const KernelStatus status = MakeDecodeKvMaps(params, num_blocks, &maps);
+  if (status != KernelStatus::kOk) return static_cast<int>(status);
+  const DecodeLaunch launch = {decode->plan.data(), 1, decode->workspace.data(),
+                               decode->workspace.size_bytes(), overlap != 0};
+  return static_cast<int>(LaunchDecode(decode->setup, params, maps, launch, stream));
+}
