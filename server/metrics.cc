@@ -202,6 +202,10 @@ Metrics::Metrics(const BuildInfo& build, bool vllm_names)
         &AddCounter("longspan_requests_finished_total", "Generate calls that ended, by reason.",
                     {{"reason", kOutcomes[i]}});
   }
+  // There from the start: a rate over a series that appears with its first error does not see it.
+  for (const char* code : kCodeNames) {
+    grpc_requests_.Add({{"method", "longspan.v1.Inference/Generate"}, {"code", code}});
+  }
   for (size_t i = 0; i < kNumContextBuckets; ++i) {
     time_per_output_token_[i] =
         &AddHistogram("longspan_time_per_output_token_seconds",

@@ -45,6 +45,17 @@ TEST(Metrics, LatencyIsThatOfServedRequestsOnly) {
   EXPECT_EQ(Count(metrics, "vllm:e2e_request_latency_seconds"), 4) << "nor those that failed";
 }
 
+TEST(Metrics, EveryCodeOfGenerateIsThereBeforeItsFirstCall) {
+  Metrics metrics({"1", "c", "cpu", "x"}, true);
+  size_t num_codes = 0;
+  for (const auto& collectable : metrics.collectables()) {
+    for (const prometheus::MetricFamily& family : collectable.lock()->Collect()) {
+      if (family.name == "longspan_grpc_requests_total") num_codes = family.metric.size();
+    }
+  }
+  EXPECT_EQ(num_codes, 17u);
+}
+
 TEST(Metrics, OtherNamesAreAbsentWhenNotWanted) {
   Metrics metrics({"1", "c", "cpu", "x"}, false);
   metrics.SetModel(Model());
