@@ -62,6 +62,9 @@ int Milliseconds(Duration duration) {
 void Configure(const GrpcServerOptions& options, bool reflection, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.SetMaxSendMessageSize(-1);  // ours are small by construction
+  // gRPC unpacks a message whole before it looks at the size: 64 MiB of gzip may be 64 GiB.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxTransportMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   // Gateways ping idle connections and silent streams: every ping is allowed.

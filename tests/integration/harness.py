@@ -379,6 +379,11 @@ class Server:
             text = file.read()
         return sum(int(v) * 1024 for v in re.findall(r"(?:RssAnon|VmSwap):\s+(\d+)", text))
 
+    def peak_rss(self):
+        """The most that was ever resident, shared and file pages included."""
+        with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
+            return int(re.search(r"VmHWM:\s+(\d+)", file.read()).group(1)) * 1024
+
     def is_idle(self):
         load = self.load()
         return load.running_requests == load.waiting_requests == load.used_blocks == 0
