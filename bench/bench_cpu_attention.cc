@@ -113,15 +113,20 @@ double MeasureRead(ThreadPool& pool, const void* memory, int64_t bytes) {
 }
 
 struct Unmap {
+  void* begin = nullptr;
   size_t bytes = 0;
-  void operator()(void* memory) const { munmap(memory, bytes); }
+  void operator()(void*) const { munmap(begin, bytes); }
 };
 using Pages = std::unique_ptr<void, Unmap>;
+// On huge pages from the first byte to the last, as the server's KV pool advises.
 Pages MapPages(int64_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) std::abort();
-  madvise(memory, bytes, MADV_HUGEPAGE);  // as the server's KV pool does
-  return Pages(memory, Unmap{static_cast<size_t>(bytes)});
+  constexpr size_t kHuge = size_t{2} << 20;
+  const size_t all = (static_cast<size_t>(bytes) + 2 * kHuge - 1) / kHuge * kHuge;
+  void* begin = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) std::abort();
+  madvise(begin, all, MADV_HUGEPAGE);
+  const uintptr_t aligned = (reinterpret_cast<uintptr_t>(begin) + kHuge - 1) / kHuge * kHuge;
+  return Pages(reinterpret_cast<void*>(aligned), Unmap{begin, all});
 }
 
 struct Shape {
@@ -133,6 +138,7 @@ struct Shape {
 };
 
 // One sequence, several times over in memory, so that the caches never hold what is read next.
+// Blocks lie as in the server's pool: [keys, values][head][token][dimension], in shuffled order.
 class Problem {
  public:
   Problem(const Shape& shape, ThreadPool& pool)
@@ -142,8 +148,7 @@ class Problem {
     const int64_t bytes = blocks * shape.block_size * token * 2;
     kv_bytes_ = int64_t{shape.length} * token * 2 * 2;
     num_sets_ = shape.num_queries > 1 ? 1 : std::max<int64_t>(1, 2 * kLargerThanCaches / kv_bytes_);
-    k_ = MapPages(num_sets_ * bytes);
-    v_ = MapPages(num_sets_ * bytes);
+    kv_ = MapPages(num_sets_ * 2 * bytes);
     std::mt19937 rng(1);
     std::normal_distribution<float> normal;
     std::vector<uint16_t> noise(4099);
@@ -151,9 +156,8 @@ class Problem {
       x = shape.kv_dtype == DType::kFloat16 ? FloatToFloat16(normal(rng))
                                             : FloatToBFloat16(normal(rng));
     }
-    for (int64_t i = 0; i < num_sets_ * bytes / 2; ++i) {
-      static_cast<uint16_t*>(k_.get())[i] = noise[i % 4099];
-      static_cast<uint16_t*>(v_.get())[i] = noise[(i + 1777) % 4099];
+    for (int64_t i = 0; i < num_sets_ * bytes; ++i) {
+      static_cast<uint16_t*>(kv_.get())[i] = noise[i % 4099];
     }
     table_.resize(num_sets_ * blocks);
     std::iota(table_.begin(), table_.end(), 0);
@@ -169,11 +173,12 @@ class Problem {
     params_.o = o_.data();
     params_.q_token_stride = params_.o_token_stride = kQueryHeads * kHeadDim;
     params_.q_head_stride = params_.o_head_stride = kHeadDim;
-    params_.k = k_.get();
-    params_.v = v_.get();
-    params_.k_block_stride = params_.v_block_stride = shape.block_size * token;
-    params_.k_token_stride = params_.v_token_stride = token;
-    params_.k_head_stride = params_.v_head_stride = kHeadDim;
+    const int64_t head = int64_t{shape.block_size} * kHeadDim;
+    params_.k = kv_.get();
+    params_.v = static_cast<uint16_t*>(kv_.get()) + kKvHeads * head;
+    params_.k_block_stride = params_.v_block_stride = 2 * kKvHeads * head;
+    params_.k_token_stride = params_.v_token_stride = kHeadDim;
+    params_.k_head_stride = params_.v_head_stride = head;
     params_.cu_seqlens_q = cu_seqlens_.data();
     params_.seq_lens = &length_;
     params_.block_table_stride = blocks;
@@ -203,14 +208,14 @@ class Problem {
     return (Seconds() - start) / static_cast<double>(num_sets_);
   }
   int64_t kv_bytes() const { return kv_bytes_; }
-  const void* keys() const { return k_.get(); }
-  int64_t keys_bytes() const { return num_sets_ * kv_bytes_ / 2; }
+  const void* memory() const { return kv_.get(); }
+  int64_t memory_bytes() const { return num_sets_ * kv_bytes_; }
 
  private:
   ThreadPool& pool_;
   CpuAttentionOptions options_;
   AttentionParams params_;
-  Pages k_, v_, workspace_;
+  Pages kv_, workspace_;
   std::vector<int32_t> table_;
   std::vector<float> q_, o_;
   std::vector<int32_t> cu_seqlens_;
@@ -229,7 +234,7 @@ nlohmann::json MeasureDecode(const Shape& shape, ThreadPool& pool, int rounds) {
   double roof = 0.0;
   for (int round = 0; round < rounds; ++round) {
     best = std::min(best, problem.Run());
-    roof = std::max(roof, MeasureRead(pool, problem.keys(), problem.keys_bytes()));
+    roof = std::max(roof, MeasureRead(pool, problem.memory(), problem.memory_bytes()));
   }
   const double rate = static_cast<double>(problem.kv_bytes()) / best;
   std::printf(
