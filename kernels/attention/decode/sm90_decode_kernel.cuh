@@ -81,6 +81,8 @@ __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDe
   const bool has_box = lane < kTile / box * boxes_along_d;
   const uint32_t box_bytes = static_cast<uint32_t>(box * columns_per_box * 128);
   const uint32_t box_offset = column * Traits::kColumnBytes + piece * box * 128;
+  const int32_t tile_blocks = kTile / args.block_size;
+  const int32_t tile_offset = kTile % args.block_size;
   const uint64_t policy = ptx::EvictFirstPolicy();
   const uint32_t full = ptx::SharedAddress(shared.full);
   const uint32_t empty = ptx::SharedAddress(shared.empty);
@@ -98,11 +100,24 @@ __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDe
     };
     const int32_t first_tile = first_token / kTile;
     int32_t token = (first_tile + part.begin) * kTile + piece * box;
-    int32_t next_id = is_mine(token) ? table[token / args.block_size] : 0;
-    for (int32_t tile = part.begin; tile < part.end; ++tile, token += kTile) {
+    int32_t block = token / args.block_size;
+    int32_t next_offset = token % args.block_size;
+    bool next_mine = is_mine(token);
+    int32_t next_id = next_mine ? table[block] : 0;
+    for (int32_t tile = part.begin; tile < part.end; ++tile) {
       const int32_t id = next_id;
-      const bool mine = is_mine(token);
-      if (is_mine(token + kTile)) next_id = table[(token + kTile) / args.block_size];
+      const int32_t offset = next_offset;
+      const bool mine = next_mine;
+      // The box of the next tile, without a division: they kept the warp from keeping up.
+      token += kTile;
+      block += tile_blocks;
+      next_offset += tile_offset;
+      if (next_offset >= args.block_size) {
+        next_offset -= args.block_size;
+        ++block;
+      }
+      next_mine = is_mine(token);
+      if (next_mine) next_id = table[block];
       const uint32_t bytes = __popc(__ballot_sync(~0u, mine)) * box_bytes;
       // Keys and values of this step's own tokens are written by the kernel before.
       if (!waited && (first_tile + tile + 1) * kTile > seq.length - seq.q_len) {
@@ -116,8 +131,7 @@ __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDe
         __syncwarp();
         if (mine) {
           ptx::TmaLoad5d(ring + at.slot * Traits::kSlotBytes + box_offset, values ? v_map : k_map,
-                         full + 8 * at.slot, 0, token % args.block_size, column, part.head, id,
-                         policy);
+                         full + 8 * at.slot, 0, offset, column, part.head, id, policy);
         }
         at.Advance();
       }
