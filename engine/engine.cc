@@ -291,9 +291,9 @@ bool Engine::RunStep() {
     TellQueued(scheduled);
     return false;
   }
-  runner_->Launch(output_);
-  Deliver(scheduled);  // kStarted and expired deadlines need not wait for the step
+  Deliver(scheduled);  // kStarted and expired deadlines do not wait for the step
   TellQueued(scheduled);
+  runner_->Launch(output_);
   const Status status = runner_->Collect(result_);
   if (!status.ok()) {
     spdlog::critical("step {} failed on the device: {}", ToInt(output_.step),

@@ -202,7 +202,7 @@ std::vector<OptionSpec> MakeTable() {
       Choice("reflection", "Listeners", "auto|on|off",
              "gRPC reflection; auto: on those listeners that are local", &O::reflection),
       Integer("max-message-bytes", "Listeners", "bytes", "Largest message accepted",
-              &O::max_message_bytes, 65536, 2147483647, "64KiB..2GiB"),
+              &O::max_message_bytes, 65536, 2147483647, "64KiB..2147483647"),
       Real("keepalive-time", "Listeners", "seconds", "Ping a quiet client after so long",
            &O::keepalive_time, 1, 86400, "1..86400"),
       Real("keepalive-timeout", "Listeners", "seconds", "Give a pinged client up after so long",
