@@ -45,6 +45,7 @@ Engine::Engine(const EngineConfig& config, const Clock& clock, KvCacheManager& k
 Engine::~Engine() { Stop(); }
 
 void Engine::Start() {
+  Publish();  // whoever asks before the thread's first turn finds the pool's size
   thread_ = std::thread([this] { Loop(); });
 }
 
