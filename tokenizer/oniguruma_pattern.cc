@@ -263,6 +263,9 @@ class Translator {
         return Hexadecimal(4);
       default:
         if (IsAsciiPunctuation(c) || c == ' ') return Meaning{c, {}, false};
+        if (c < 0x20 || c == 0x7f) {  // named, not quoted: messages are one line
+          return Refuse(fmt::format("a backslash before control character {}", uint32_t{c}));
+        }
         std::string name = "\\";
         AppendUtf8(c, name);
         return Refuse(name);

@@ -100,6 +100,7 @@ TEST(OnigurumaPattern, WhatMeansSomethingElseIsRefusedByName) {
       {"\\xff", "escape"},
       {"\\x{110000}", "escape"},
       {"\\", "backslash"},
+      {"\\\n", "control character 10"},
       {"[\\s-z]", "range"},
       {"[z-a]", "backwards"},
       {"[\\P{L}]", "complement"},
@@ -109,6 +110,7 @@ TEST(OnigurumaPattern, WhatMeansSomethingElseIsRefusedByName) {
     ASSERT_FALSE(translated.ok()) << pattern << " became " << *translated;
     EXPECT_NE(StatusMessage(translated.status()).find(name), std::string::npos)
         << pattern << ": " << translated.status();
+    EXPECT_EQ(StatusMessage(translated.status()).find('\n'), std::string::npos) << "one line";
   }
 }
 
