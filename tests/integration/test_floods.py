@@ -181,7 +181,7 @@ def test_Fault_C10_TwentyThousandResetsOnOneConnection(launch, toy):
 
         def is_quiet():
             before = cpu_ticks(server)
-            time.sleep(0.2)
+            time.sleep(0.2)  # the stretch over which processor time is measured
             return cpu_ticks(server) - before <= 1
 
         wait_until(is_quiet, "no processor time is spent on them afterwards")
