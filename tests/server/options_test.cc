@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "tests/support/temporary_folder.h"
 
 namespace longspan {
 namespace {
@@ -28,11 +28,10 @@ std::string Error(std::vector<std::string> args, const Environment& environment 
 
 class OptionsTest : public ::testing::Test {
  protected:
-  OptionsTest()
-      : path_((std::filesystem::temp_directory_path() / "longspan_options_test.toml").string()) {}
-  ~OptionsTest() override { std::remove(path_.c_str()); }
   void WriteConfig(const std::string& text) { std::ofstream(path_) << text; }
-  const std::string path_;
+  // Of this process alone: ctest runs the tests of this file side by side.
+  testing::TemporaryFolder folder_;
+  const std::string path_ = folder_.Path("longspan.toml");
 };
 
 TEST_F(OptionsTest, FlagWinsOverEnvironmentOverFileOverDefault) {
