@@ -1,3 +1,6 @@
+// Sends the requests of a load plan at their times, each as a callback call on gRPC's threads, so
+// that thousands in flight need one thread of ours; then prints the report. What is sent is decided
+// in load_plan.h, what the figures mean in bench_report.h.
 #include "clients/bench_command.h"
 
 #include <fmt/format.h>

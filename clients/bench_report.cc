@@ -1,3 +1,5 @@
+// Sums request records up into throughput and percentiles, and prints them as a table or as JSON,
+// both in milliseconds (the structs hold seconds). No clock and no connection.
 #include "clients/bench_report.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// ChatML is recognised by its two markers in the model's template; the template itself is not run.
+// Anything else is nullopt, never a guess.
 #include "clients/chat_prompt.h"
 
 namespace longspan {

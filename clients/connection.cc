@@ -1,3 +1,5 @@
+// Opens plaintext channels without a limit on message sizes (the server has its own), and maps
+// outcomes to the client's exit codes.
 #include "clients/connection.h"
 
 #include <cstdio>

@@ -1,3 +1,5 @@
+// From options to one GenerateRequest, and from its stream to the terminal: text as it comes, or
+// one JSON object a line. No retries: what the server says is what the user sees.
 #include "clients/generate_command.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// One Check call with a deadline of five seconds: a probe has to answer, also when the server does
+// not.
 #include "clients/health_check.h"
 
 #include <chrono>

@@ -1,3 +1,5 @@
+// Draws arrivals (exponential gaps), lengths and ids from one seeded generator. The order of the
+// draws is part of the result: a new draw goes to the end, or old seeds mean other plans.
 #include "clients/load_plan.h"
 
 #include <algorithm>

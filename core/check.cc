@@ -1,3 +1,5 @@
+// The end of a process whose invariant is broken: one line on standard error, then abort. It does
+// not log, since the logger may be what is broken.
 #include "core/check.h"
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// The real clock. Tests use tests/support/fake_clock.h.
 #include "core/clock.h"
 
 namespace longspan {

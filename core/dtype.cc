@@ -1,3 +1,5 @@
+// Names of element types, and float16 in both directions by bit arithmetic: rounding to nearest
+// even, denormals included, no instructions that a processor may lack.
 #include "core/dtype.h"
 
 namespace longspan {
@@ -37,7 +39,8 @@ uint16_t FloatToFloat16(float value) {
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
   if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // rounds to 65,536 or more
   if (magnitude < 0x38800000u) {                        // below 2^-14: denormal or zero
-    // Adding 0.5 lines the result's last bit up with the float's last bit, rounding to nearest even.
+    // Adding 0.5 lines the result's last bit up with the float's last bit, rounding to nearest
+    // even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
   }

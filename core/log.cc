@@ -1,3 +1,5 @@
+// The sink behind spdlog: whole lines to standard error, and what cannot be written is dropped.
+// Also the JSON form of a line, and the escaping of text from outside.
 #include "core/log.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Reads /proc and the cgroup v2 files anew at each call; a file that is missing or says "max" sets
+// no limit. cgroup v1 is not read.
 #include "core/machine.h"
 
 #include <sched.h>

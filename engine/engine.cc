@@ -1,3 +1,6 @@
+// The step loop, in two parts: what any thread may call (it only fills the inbox, under one mutex),
+// and what the engine thread does with it. A turn is: drain the inbox, schedule, run, update,
+// deliver. Policy is scheduler/'s, arithmetic model/'s.
 #include "engine/engine.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Exponential means for speeds, a window of ten seconds for tokens per second. The engine decides
+// what is done with an estimate.
 #include "engine/load_estimator.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Start-up in its one order: open and check files, resolve options, reserve the pool, load weights,
+// compare everything with the memory limit, run one warm-up step. Each failure says which exit code
+// it is worth. Nothing here runs again once the engine exists.
 #include "engine/serving_core.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The two meeting points of engine and output side: a locked vector of events, and the pair of
+// atomics by which a reader that fell behind and one that caught up never miss each other.
 #include "engine/token_stream.h"
 
 #include <iterator>

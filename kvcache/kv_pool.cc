@@ -1,3 +1,6 @@
+// Maps the pool's memory, address space first and pages as blocks are written, and finds a block in
+// it: [layer][block][keys, values][kv head][token][head_dim]. Which block belongs to whom is not
+// known here.
 #include "kvcache/kv_pool.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,6 @@
+// Translates between the decoder's words (batch, layer tensors) and the kernels' plain structs,
+// stores keys and values, then attends. Also counts what attention reads, for the bandwidth
+// metrics.
 #include "model/cpu_attention_backend.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Turns --matmul-precision into what this processor can do, and measures how fast it reads memory,
+// with the same threads that will compute.
 #include "model/cpu_capabilities.h"
 
 #include <cstdint>

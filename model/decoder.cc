@@ -1,3 +1,6 @@
+// One forward pass over the rows of a step: embed, then per layer norm + QKV, rotation, attention,
+// output and MLP; logits are a call of their own. Activations live in buffers of fixed size, and
+// products run in panels of rows so that a panel stays in cache.
 #include "model/decoder.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The CPU's ModelRunner. Launch does all the work of a step (release, admit, copy blocks, forward,
+// sample); Collect only hands the result over. Log-probabilities of a prompt need the last row of
+// the chunk before, which is kept per slot.
 #include "model/decoder_runner.h"
 
 #include <algorithm>

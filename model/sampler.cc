@@ -1,3 +1,6 @@
+// From a row of logits to a token, in a fixed order: bias, penalties, allowed ids, words to avoid,
+// minimum length, then the draw (token_draw.h). Transforms work on a copy, so that
+// log-probabilities are those of the model. Rows are independent and spread over threads.
 #include "model/sampler.h"
 
 #include <algorithm>

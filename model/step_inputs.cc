@@ -1,3 +1,6 @@
+// Lays the sequences of a step out as flat rows in order of slots, and keeps block-table rows and
+// last samples between steps. Checks every index it copies: what passes here cannot send a kernel
+// out of bounds.
 #include "model/step_inputs.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Finds thresholds instead of sorting: a block maximum or a bisection bounds what can be in the top
+// k or the nucleus, only that is collected, and the border is exact (lowest id on ties).
 #include "model/token_draw.h"
 
 #include <algorithm>

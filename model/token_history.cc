@@ -1,3 +1,5 @@
+// Counts in a small open table that grows with distinct tokens, and a ring of the last few tokens
+// for words to avoid. One sequence, one thread at a time.
 #include "model/token_history.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Reads each tensor of a source through one reused buffer, checks it for values that are not
+// finite, and packs it for the kernels. A packed model is about as large as its file; nothing of
+// the file stays open or mapped.
 #include "model/weights.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// The handlers of longspan.v1.Admin. Questions to the engine are answered later on its thread;
+// listing joins the engine's sequences with the registry's request ids.
 #include "server/admin_service.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The order of start and end, and what decides the exit code. Signals and Admin.Drain only set a
+// deadline under the mutex; the main thread looks at it and does the work. Also translates flags
+// and model data between the folders' structs.
 #include "server/application.h"
 
 #include <signal.h>

@@ -1,3 +1,5 @@
+// Parses and judges addresses, and finds a folder for the default Admin socket. A socket file
+// counts as left behind only when its process is gone and nobody answers on it.
 #include "server/bind_address.h"
 
 #include <signal.h>

@@ -1,3 +1,5 @@
+// Builds statuses with details whose parts are cut and escaped one by one, since a message travels
+// in an HTTP/2 header that everybody pays for.
 #include "server/error_details.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Walks a message by reflection along the rows of its table. The constructor compares table and
+// message both ways, so that a new field without a row does not start.
 #include "server/field_rules.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// One request's end is decided in End, and only there: an atomic flag makes the first caller win.
+// The upper part runs on gRPC's and the tokenizer's threads, the part below the line on the output
+// thread.
 #include "server/generate_call.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The few members of the reactor that need more than a line. Everything that decides is in
+// generate_call.cc.
 #include "server/generate_reactor.h"
 
 #include <utility>

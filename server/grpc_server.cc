@@ -1,3 +1,5 @@
+// Builds one gRPC server per listener with all its settings, behind our own accept loop
+// (listener.h), and holds every part of the edge in the order in which they may be destroyed.
 #include "server/grpc_server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>

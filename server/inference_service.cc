@@ -1,3 +1,6 @@
+// The handlers of longspan.v1.Inference: parse bytes, check, answer, or hand over to the tokenizer
+// thread when that may take more than a moment. What a Generate call does after its submission is
+// generate_call.cc's.
 #include "server/inference_service.h"
 
 #include <fmt/format.h>

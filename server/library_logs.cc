@@ -1,3 +1,5 @@
+// Hooks into the log functions of gRPC and Protobuf; at most one line a second comes through for
+// both together, and the next one says how many were dropped.
 #include "server/library_logs.h"
 
 #include <google/protobuf/stubs/logging.h>

@@ -1,3 +1,6 @@
+// Sockets by hand: binding without taking over a live address, socket files with mode 0600 before
+// the first connection, and an accept loop that survives a full file table by means of a spare
+// descriptor.
 #include "server/listener.h"
 
 #include <arpa/inet.h>

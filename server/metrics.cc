@@ -1,3 +1,5 @@
+// Names, help texts and buckets of all metrics, and the events that move them. Counters that the
+// engine keeps as totals are advanced by the difference to the last report.
 #include "server/metrics.h"
 
 #include <prometheus/client_metric.h>

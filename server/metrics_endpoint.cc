@@ -1,3 +1,6 @@
+// Starts and stops the metrics library's HTTP server. It throws when it cannot bind, which is
+// caught here, and looks at its stop flag only when somebody connects, which is why the destructor
+// knocks.
 #include "server/metrics_endpoint.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,6 @@
+// The table of flags and the machinery that reads it: command line, environment and file give
+// strings, each row parses and range-checks its own. Adding a flag is adding a row (and its field
+// in options.h).
 #include "server/options.h"
 
 #include <fmt/format.h>

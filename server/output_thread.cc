@@ -1,3 +1,5 @@
+// Takes a batch of events, hands each to its call, then flushes each touched call once: tokens of
+// one step for one stream leave as one message.
 #include "server/output_thread.h"
 
 #include <algorithm>

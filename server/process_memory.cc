@@ -1,3 +1,5 @@
+// Settings that have to exist before anything else runs: the allocator's (a symbol that it reads
+// before main) and gRPC's (an environment variable that it reads at its first use).
 #include "server/process_memory.h"
 
 #include <cstdlib>

@@ -1,3 +1,5 @@
+// Bytes to messages, the metadata limit, deadlines and trace contexts, and the life of a unary
+// call. Used by both services; knows nothing of what a method does.
 #include "server/raw_method.h"
 
 #include <fmt/format.h>

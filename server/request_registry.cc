@@ -1,3 +1,5 @@
+// A map under a mutex. A call that leaves it is destroyed outside the lock. Also where request ids
+// and seeds are drawn.
 #include "server/request_registry.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Waiting chunks of one sequence merge; everything else keeps its order. Pump is the only place
+// that calls the sink: outside the lock, and by one thread at a time.
 #include "server/response_queue.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// Ids through the detokenizer, text through the stop-string matcher. A stop id counts as a token
+// but is no text; before min_tokens nothing can match.
 #include "server/sequence_output.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A thread in sigwait. All threads block these signals (BlockSignals runs before the first is
+// made), so that none is ever handled in the middle of other code.
 #include "server/signals.h"
 
 #include <pthread.h>

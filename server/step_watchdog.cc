@@ -1,3 +1,5 @@
+// Looks four times per limit, on its own thread, and calls back once. A limit of zero starts no
+// thread.
 #include "server/step_watchdog.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// The queue and its accounting: small jobs are limited by number only, large ones by bytes too.
+// Stop calls the running job a second time so that it can answer and give up.
 #include "server/tokenizer_thread.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// A trie over the bytes of all added tokens, walked from each position of a text; the longest token
+// that may stand there wins. Word and space borders are looked at only for tokens that ask for it.
 #include "tokenizer/added_tokens.h"
 
 #include <utility>

@@ -1,3 +1,6 @@
+// Symbols of a piece form a linked list; a queue (merge_queue.h) says which pair to merge next, and
+// a popped pair counts only if it still merges to the same id. A piece that cannot end below
+// max_tokens is given up before it is merged.
 #include "tokenizer/bpe_model.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Looks each merge's two texts and their sum up in the vocabulary; a merge that names an unknown
+// token is an error. Pieces that are tokens as a whole go into a map of their own.
 #include "tokenizer/bpe_vocabulary.h"
 
 #include <optional>

@@ -1,3 +1,4 @@
+// The table of the alphabet, made at compile time, in both directions.
 #include "tokenizer/byte_level.h"
 
 #include <array>

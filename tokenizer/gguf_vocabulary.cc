@@ -1,3 +1,5 @@
+// Which GGUF tokenizers are known (the table of families), their patterns, and the checks of the
+// token list. Anything else is refused by its name in the file.
 #include "tokenizer/gguf_vocabulary.h"
 
 #include <array>

@@ -1,3 +1,5 @@
+// Keeps the bytes of a character that is not complete yet, at most three, and repairs what can no
+// longer become one. Spaces that the tokenizer put in front of a document are taken off here.
 #include "tokenizer/incremental_detokenizer.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Every look-up makes a child that knows its path, so that each error can name its place.
 #include "tokenizer/json_document.h"
 
 #include <algorithm>

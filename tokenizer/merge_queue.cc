@@ -1,3 +1,5 @@
+// The heap, and the buckets by rank with a small heap for candidates that come late. Same order
+// from both; bpe_model.cc chooses by length.
 #include "tokenizer/merge_queue.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The steps of the chain on stretches of valid UTF-8. Unicode tables are utf8proc's; where the
+// library that defines the format knows an older or newer Unicode, single characters are put right
+// here.
 #include "tokenizer/normalizer.h"
 
 #include <utf8proc.h>

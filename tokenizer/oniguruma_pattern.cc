@@ -1,3 +1,5 @@
+// One pass over the pattern that writes PCRE2 as it reads. Each construct is copied, rewritten or
+// refused; there is no default that lets something unknown pass.
 #include "tokenizer/oniguruma_pattern.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// One Apply per kind of step; each calls the next step for every part it cuts, so that no list of
+// pieces is built.
 #include "tokenizer/pre_tokenizer.h"
 
 #include "tokenizer/oniguruma_pattern.h"

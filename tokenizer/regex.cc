@@ -1,3 +1,5 @@
+// PCRE2 behind RAII: compile with JIT, match with a limit on steps that grows with the text, and
+// bounded stack and heap. A match over its limit is an error of the text, not of the server.
 #include "tokenizer/regex.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The walk for a literal, for a pattern, and for whichever of the two a step holds. An empty match
+// right behind another match does not count.
 #include "tokenizer/regex_matches.h"
 
 #include <optional>

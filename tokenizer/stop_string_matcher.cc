@@ -1,3 +1,5 @@
+// Knuth-Morris-Pratt for each stop string, a byte at a time. What is held back is the longest start
+// of a stop string that the text ends with.
 #include "tokenizer/stop_string_matcher.h"
 
 #include <algorithm>

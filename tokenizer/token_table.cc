@@ -1,3 +1,4 @@
+// All tokens' bytes in one string with offsets. Ids without a token have no bytes.
 #include "tokenizer/token_table.h"
 
 #include "core/check.h"

@@ -1,3 +1,5 @@
+// A text's way through the parts: added tokens, normalizer, pre-tokenizer, merges, BOS and EOS; and
+// back by the token table. What the parts are is decided by the loaders.
 #include "tokenizer/tokenizer.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The loader: reads the parts (tokenizer_json_vocabulary.h, tokenizer_json_steps.h) and puts them
+// together. Known components pass, everything else in the file is refused by name.
 #include "tokenizer/tokenizer_json.h"
 
 #include <algorithm>

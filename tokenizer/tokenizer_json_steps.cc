@@ -1,3 +1,5 @@
+// One reader per component type of normalizer, pre_tokenizer, post_processor and decoder. Each
+// lists the keys that it knows; a further key is refused, since it might change the result.
 #include "tokenizer/tokenizer_json_steps.h"
 
 #include <algorithm>

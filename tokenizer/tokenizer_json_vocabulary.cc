@@ -1,3 +1,5 @@
+// Vocabulary, merges and added tokens, with the checks on ids. Model options that would change
+// results and are not implemented are refused.
 #include "tokenizer/tokenizer_json_vocabulary.h"
 
 #include <string>

@@ -1,3 +1,5 @@
+// The classes as tokenizers mean them, on top of utf8proc's categories, with the few characters on
+// which the defining libraries' newer or older Unicode differs.
 #include "tokenizer/unicode_properties.h"
 
 #include <utf8proc.h>

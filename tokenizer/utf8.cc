@@ -1,3 +1,4 @@
+// The table of lead bytes and what follows from it. No locale, no library.
 #include "tokenizer/utf8.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Percentiles, time per output token and failures, on records written by hand.
 #include "clients/bench_report.h"
 
 #include <gtest/gtest.h>

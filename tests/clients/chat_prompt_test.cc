@@ -1,3 +1,4 @@
+// ChatML templates are wrapped, all others are left alone.
 #include "clients/chat_prompt.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// A plan is a function of its seed, within its ranges and with the asked arrival rate.
 #include "clients/load_plan.h"
 
 #include <gtest/gtest.h>

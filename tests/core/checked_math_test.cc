@@ -1,3 +1,4 @@
+// Sizes at the ends of their types.
 #include "core/checked_math.h"
 
 #include <gtest/gtest.h>

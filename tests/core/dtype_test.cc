@@ -1,3 +1,4 @@
+// Conversions of 16-bit floats: every float16 there and back, and rounding at the halves.
 #include "core/dtype.h"
 
 #include <gtest/gtest.h>

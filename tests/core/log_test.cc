@@ -1,3 +1,4 @@
+// Escaping of text from outside, and the names of levels.
 #include "core/log.h"
 
 #include <gtest/gtest.h>

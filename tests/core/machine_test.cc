@@ -1,3 +1,4 @@
+// The machine's figures exist. Their values are the machine's, so nothing more can be claimed.
 #include "core/machine.h"
 
 #include <gtest/gtest.h>

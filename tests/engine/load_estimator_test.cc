@@ -1,3 +1,4 @@
+// What the estimator says before it has measured, and how it forgets.
 #include "engine/load_estimator.h"
 
 #include <gtest/gtest.h>

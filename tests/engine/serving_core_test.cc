@@ -1,3 +1,4 @@
+// Start-up with a tiny made-up model: what fits, what does not, and which kind of failure is told.
 #include "engine/serving_core.h"
 
 #include <gtest/gtest.h>

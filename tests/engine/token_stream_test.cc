@@ -1,3 +1,5 @@
+// The bound on undelivered tokens, with both sides racing (for ThreadSanitizer too), and the
+// outbox.
 #include "engine/token_stream.h"
 
 #include <gtest/gtest.h>

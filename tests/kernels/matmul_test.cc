@@ -1,3 +1,6 @@
+// Products on every instruction set x weight format x precision that this machine has: against sums
+// in double, bit for bit under other neighbours and threads, and what is refused. matmul_fixture.h
+// makes the matrices.
 #include "kernels/matmul.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// The compute threads: regions, barriers, task counters, sleeping workers. Also what
+// ThreadSanitizer is run on.
 #include "kernels/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Which addresses parse, which need --insecure-bind, and which socket files are swept.
 #include "server/bind_address.h"
 
 #include <gtest/gtest.h>

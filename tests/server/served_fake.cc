@@ -1,3 +1,4 @@
+// The engine behind the fake model of served_fake.h, and observers that record what they are told.
 #include "tests/server/served_fake.h"
 
 #include <algorithm>

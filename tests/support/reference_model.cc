@@ -1,3 +1,5 @@
+// The decoder once more, slowly and in double, without a cache and without the kernels: rows of
+// vectors, one loop per formula. Shares no arithmetic with model/.
 #include "tests/support/reference_model.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Writes the tokenizer.json of a byte-level vocabulary whose tokens are given texts, so that id
+// order decides what a successor model says.
 #include "tests/support/successor_tokenizer.h"
 
 #include <array>

@@ -1,3 +1,5 @@
+// Merging one piece: order of ranks, bytes without a token, token limits, cancellation. Hand-made
+// vocabularies of a few letters.
 #include "tokenizer/bpe_model.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// A trusting walk over a GGUF file's metadata that keeps the tokenizer's values and skips the rest.
 #include "tests/tokenizer/gguf_metadata.h"
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// From tokenizer.ggml.* values to a tokenizer: token types, BOS and EOS, and what is refused by
+// name.
 #include "tokenizer/gguf_vocabulary.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Streams of ids become whole characters, joined equal to decoding them at once.
 #include "tokenizer/incremental_detokenizer.h"
 
 #include <gtest/gtest.h>

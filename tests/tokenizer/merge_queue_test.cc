@@ -1,3 +1,4 @@
+// Both queues pop the same candidates under random pushes and pops.
 #include "tokenizer/merge_queue.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Translated patterns match what Oniguruma's would; what cannot be translated is refused by name.
 #include "tokenizer/oniguruma_pattern.h"
 
 #include <gtest/gtest.h>

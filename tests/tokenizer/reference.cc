@@ -1,3 +1,5 @@
+// Loads the expected values and compares; the digest and the random pairs are those of
+// make_reference.py.
 #include "tests/tokenizer/reference.h"
 
 #include <gtest/gtest.h>

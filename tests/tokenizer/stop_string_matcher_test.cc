@@ -1,3 +1,5 @@
+// Stop strings against a slow search of the whole text, in random pieces, and the cases where naive
+// matchers cut wrong.
 #include "tokenizer/stop_string_matcher.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Strict decoding and repair of broken text, with the Unicode standard's own examples.
 #include "tokenizer/utf8.h"
 
 #include <gtest/gtest.h>
