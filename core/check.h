@@ -1,5 +1,6 @@
 // CHECK: a broken invariant of our own ends the process with the place and the values. Always on.
-// DCHECK: the same for hot loops, compiled out in release builds. Never for bad input: that is a Status.
+// DCHECK: the same for hot loops, compiled out in release builds. Never for bad input: that is a
+// Status.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
-// Monotonic time as an argument: everything that waits, ages or measures asks a Clock, so that tests
-// drive time by hand and a jump of the wall clock changes nothing. Wall time appears in log stamps only.
+// Monotonic time as an argument: everything that waits, ages or measures asks a Clock, so that
+// tests drive time by hand and a jump of the wall clock changes nothing. Wall time appears in log
+// stamps only.
 #pragma once
 
 #include <chrono>

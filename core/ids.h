@@ -1,5 +1,6 @@
-// The ids that cross folder borders. Each is its own type, so that a block id cannot be passed for a
-// token id. They carry no meaning beyond identity; counts and lengths are plain int32_t or int64_t.
+// The ids that cross folder borders. Each is its own type, so that a block id cannot be passed for
+// a token id. They carry no meaning beyond identity; counts and lengths are plain int32_t or
+// int64_t.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ inline constexpr TokenId kInvalidToken{-1};
 
 // The number behind an id: ToInt(block) * stride, array indexing, printing.
 template <typename Id>
-  requires std::is_enum_v<Id>
+requires std::is_enum_v<Id>
 constexpr std::underlying_type_t<Id> ToInt(Id id) {
   return static_cast<std::underlying_type_t<Id>>(id);
 }

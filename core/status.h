@@ -1,5 +1,5 @@
-// Errors that reach a user: absl::Status with gRPC's codes, made by format strings. Ordinary shortage
-// (no free block, budget used up) is a value, not a Status.
+// Errors that reach a user: absl::Status with gRPC's codes, made by format strings. Ordinary
+// shortage (no free block, budget used up) is a value, not a Status.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,14 +33,14 @@ inline std::string StatusMessage(const Status& status) {
 
 #define LONGSPAN_CONCAT_INNER(a, b) a##b
 #define LONGSPAN_CONCAT(a, b) LONGSPAN_CONCAT_INNER(a, b)
-#define RETURN_IF_ERROR(expr)                                            \
-  do {                                                                   \
+#define RETURN_IF_ERROR(expr)                                               \
+  do {                                                                      \
     if (::longspan::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 #define ASSIGN_OR_RETURN(lhs, expr) \
   ASSIGN_OR_RETURN_INNER(LONGSPAN_CONCAT(status_or_, __LINE__), lhs, expr)
-#define ASSIGN_OR_RETURN_INNER(tmp, lhs, expr) \
-  auto tmp = (expr);                           \
+#define ASSIGN_OR_RETURN_INNER(tmp, lhs, expr)   \
+  auto tmp = (expr);                             \
   if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = *std::move(tmp)
 

@@ -1,5 +1,5 @@
-// What a launcher answers: kOk, or the reason why nothing was launched. Unsupported shapes are found at
-// start-up, so a running server never sees anything but kOk.
+// What a launcher answers: kOk, or the reason why nothing was launched. Unsupported shapes are
+// found at start-up, so a running server never sees anything but kOk.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a decoder-only transformer is made of, whatever file said so (GGUF metadata or config.json). A
-// plain value: architectures differ in these fields only.
+// What a decoder-only transformer is made of, whatever file said so (GGUF metadata or config.json).
+// A plain value: architectures differ in these fields only.
 #pragma once
 
 #include <cstdint>
@@ -47,19 +47,20 @@ struct ModelConfig {
   int32_t num_layers = 0;
   int32_t num_q_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;       // need not be hidden_size / num_q_heads
+  int32_t head_dim = 0;  // need not be hidden_size / num_q_heads
   float rms_norm_eps = 1e-5f;
   bool qkv_bias = false;
   bool o_bias = false;
-  bool qk_norm = false;       // RMSNorm of each head before rotation
+  bool qk_norm = false;  // RMSNorm of each head before rotation
   bool tied_embeddings = false;
   int32_t sliding_window = 0;  // tokens seen, the own one included; 0: all
   RopeConfig rope;
   std::vector<TokenId> eos_token_ids;
   TokenId bos_token_id = kInvalidToken;
-  std::string chat_template;   // jinja2 source; empty: none
-  DType weight_dtype = DType::kFloat32;  // nominal, for GetModelInfo; quantised files say so by weight_format
-  std::string weight_format;   // "Q4_1", "BF16", ...
+  std::string chat_template;  // jinja2 source; empty: none
+  DType weight_dtype =
+      DType::kFloat32;        // nominal, for GetModelInfo; quantised files say so by weight_format
+  std::string weight_format;  // "Q4_1", "BF16", ...
 
   bool operator==(const ModelConfig&) const = default;
 };

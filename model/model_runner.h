@@ -1,5 +1,6 @@
-// Executes steps: the seam between scheduling and arithmetic. The engine drives it; tests replace it by a
-// fake. It owns weights and step inputs and borrows the KV pool; it never changes scheduling state.
+// Executes steps: the seam between scheduling and arithmetic. The engine drives it; tests replace
+// it by a fake. It owns weights and step inputs and borrows the KV pool; it never changes
+// scheduling state.
 #pragma once
 
 #include "core/status.h"
@@ -12,12 +13,12 @@ class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
 
-  // Enqueues one step: released slots, admissions, block copies, then the scheduled tokens. `output` is
-  // read during the call only.
+  // Enqueues one step: released slots, admissions, block copies, then the scheduled tokens.
+  // `output` is read during the call only.
   virtual void Launch(const SchedulerOutput& output) = 0;
 
-  // Waits for the launched step and fills `result` (its capacity is reused). A status is a device error:
-  // the engine is finished.
+  // Waits for the launched step and fills `result` (its capacity is reused). A status is a device
+  // error: the engine is finished.
   virtual Status Collect(StepResult& result) = 0;
 };
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/scheduler_output.h"
 #include "scheduler/request.h"
+#include "scheduler/scheduler_output.h"
 
 namespace longspan {
 

@@ -63,7 +63,8 @@ class PagedAttention {
   };
   Memory memory() { return {q_, o_, k_, v_, lse_, table_}; }
   int64_t num_blocks() const {
-    return static_cast<int64_t>(k_.size()) / (params_.k_block_stride * DTypeBytes(params_.kv_dtype));
+    return static_cast<int64_t>(k_.size()) /
+           (params_.k_block_stride * DTypeBytes(params_.kv_dtype));
   }
   // False, with a message on stderr, when something was written outside the output rows.
   bool GuardsIntact() const;
