@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/attention/decode/decode.h"
+#include "kernels/attention/prefill/prefill.h"
 #include "kernels/runtime/buffer.h"
 
 namespace longspan {
@@ -13,6 +14,15 @@ namespace {
 struct PlannedDecode {
   AttentionParams params;
   DecodeSetup setup;
+  DeviceBuffer plan, workspace;
+};
+
+// The same length of queries and of keys in every sequence: q, o [B, Lq, Hq, D]; keys in pages as
+// above, or as one block [B * Lk, Hkv, D].
+struct PlannedPrefill {
+  AttentionParams params;
+  PrefillSetup setup;
+  PrefillLaunch launch;
   DeviceBuffer plan, workspace;
 };
 
@@ -84,4 +94,55 @@ extern "C" int longspan_bench_decode(void* planned, const void* q, const void* k
   const DecodeLaunch launch = {decode->plan.data(), 1, decode->workspace.data(),
                                decode->workspace.size_bytes(), overlap != 0};
   return static_cast<int>(LaunchDecode(decode->setup, params, maps, launch, stream));
+}
+
+// block_size 0: keys in one piece. Null when the shape is not supported or memory is short.
+extern "C" void* longspan_bench_plan_prefill(int32_t q_len, int32_t kv_len, int32_t num_seqs,
+                                             int32_t num_q_heads, int32_t num_kv_heads,
+                                             int32_t head_dim, int32_t block_size, int causal,
+                                             float scale) {
+  using namespace longspan;
+  AttentionParams params = Shape(num_seqs, num_q_heads, num_kv_heads, head_dim,
+                                 block_size > 0 ? block_size : num_seqs * kv_len, scale);
+  params.causal = causal != 0;
+  const auto device = FindGpuDevice();
+  PrefillSetup setup;
+  if (!device || PreparePrefill(params, *device, &setup) != KernelStatus::kOk) return nullptr;
+  std::vector<int32_t> cu_q(num_seqs + 1), cu_k, lengths(num_seqs, kv_len);
+  for (int32_t i = 0; i <= num_seqs; ++i) cu_q[i] = i * q_len;
+  if (block_size == 0) {
+    for (int32_t i = 0; i <= num_seqs; ++i) cu_k.push_back(i * kv_len);
+  }
+  std::vector<GpuPrefillPiece> pieces(NumGpuPrefillPieces(cu_q, setup.rows_per_tile));
+  PlanGpuPrefill({cu_q, lengths, cu_k, setup.rows_per_tile, params.causal, -1}, pieces);
+  const auto bytes = std::as_bytes(std::span(pieces));
+  auto plan = DeviceBuffer::Allocate(static_cast<int64_t>(bytes.size()));
+  auto workspace = DeviceBuffer::Allocate(PrefillWorkspaceBytes());
+  if (!plan || !workspace || !workspace->Fill(0, nullptr).ok() ||
+      !plan->CopyFrom(bytes, nullptr).ok()) {
+    return nullptr;
+  }
+  const PrefillLaunch launch = {plan->as<GpuPrefillPiece>(), static_cast<int64_t>(pieces.size()),
+                                int64_t{num_seqs} * q_len,   kv_len,
+                                workspace->data(),           workspace->size_bytes()};
+  return new PlannedPrefill{params, setup, launch, std::move(*plan), std::move(*workspace)};
+}
+
+// A KernelStatus: 0 when enqueued. block_table null: keys in one piece.
+extern "C" int longspan_bench_prefill(void* planned, const void* q, const void* k, const void* v,
+                                      void* o, const int32_t* block_table, int64_t table_stride,
+                                      int64_t num_blocks, void* stream) {
+  using namespace longspan;
+  const auto* prefill = static_cast<const PlannedPrefill*>(planned);
+  AttentionParams params = prefill->params;
+  params.q = q;
+  params.o = o;
+  params.k = k;
+  params.v = v;
+  params.block_table = block_table;
+  params.block_table_stride = table_stride;
+  PrefillKvMaps maps;
+  const KernelStatus status = MakePrefillKvMaps(params, num_blocks, &maps);
+  if (status != KernelStatus::kOk) return static_cast<int>(status);
+  return static_cast<int>(LaunchPrefill(prefill->setup, params, maps, prefill->launch, stream));
 }

@@ -12,6 +12,9 @@ LIBRARY.longspan_bench_plan_decode.restype = ctypes.c_void_p
 LIBRARY.longspan_bench_plan_decode.argtypes = [ctypes.c_void_p] + [ctypes.c_int32] * 5 + [ctypes.c_float]
 LIBRARY.longspan_bench_decode.argtypes = ([ctypes.c_void_p] * 6 + [ctypes.c_int64] * 2 +
                                           [ctypes.c_int, ctypes.c_void_p])
+LIBRARY.longspan_bench_plan_prefill.restype = ctypes.c_void_p
+LIBRARY.longspan_bench_plan_prefill.argtypes = [ctypes.c_int32] * 7 + [ctypes.c_int, ctypes.c_float]
+LIBRARY.longspan_bench_prefill.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
 
 
 def make_decode(overlap):
@@ -41,4 +44,49 @@ def make_decode(overlap):
     return make
 
 
-PEERS = {"ours": {"decode": {"make": make_decode(0)}}, "ours, overlapped": {"decode": {"make": make_decode(1)}}}
+def planned_prefill(q, num_keys, num_kv_heads, block_size, causal):
+    batch, q_len, num_heads, head_dim = q.shape
+    planned = LIBRARY.longspan_bench_plan_prefill(q_len, num_keys, batch, num_heads, num_kv_heads, head_dim, block_size,
+                                                  causal, head_dim ** -0.5)
+    if not planned:
+        raise RuntimeError("longspan: shape not supported, or no memory")
+    torch.cuda.synchronize()
+    return planned
+
+
+def launch_prefill(planned, q, k, v, table, table_stride, num_blocks):
+    out = torch.empty_like(q)
+    status = LIBRARY.longspan_bench_prefill(planned, q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), table,
+                                            table_stride, num_blocks, torch.cuda.current_stream().cuda_stream)
+    if status:
+        raise RuntimeError(f"longspan: kernel status {status}")
+    return out
+
+
+def make_prefill(_shape):
+    """A prefill function on keys in one piece; plans when it first meets a shape, outside captures and timing."""
+    plans = {}
+
+    def prefill(q, k, v, causal):
+        key = (q.shape, k.shape, bool(causal))
+        if key not in plans:
+            plans[key] = planned_prefill(q, k.shape[1], k.shape[2], 0, bool(causal))
+        return launch_prefill(plans[key], q, k, v, None, 0, 1)
+    return prefill
+
+
+def make_chunk(shape):
+    """The same on pages, causal, every sequence of the shape's length."""
+    plans = {}
+
+    def chunk(q, k_pages, v_pages, page_table, _seq_lens):
+        key = (q.shape, k_pages.shape)
+        if key not in plans:
+            plans[key] = planned_prefill(q, shape["Lk"], k_pages.shape[2], k_pages.shape[1], True)
+        return launch_prefill(plans[key], q, k_pages, v_pages, page_table.data_ptr(), page_table.stride(0),
+                              k_pages.shape[0])
+    return chunk
+
+
+PEERS = {"ours": {"prefill": {"make": make_prefill}, "chunk": {"make": make_chunk},
+                  "decode": {"make": make_decode(0)}}, "ours, overlapped": {"decode": {"make": make_decode(1)}}}

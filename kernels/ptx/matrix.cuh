@@ -29,6 +29,14 @@ __device__ __forceinline__ void LoadMatrixX4Transposed(uint32_t (&r)[4], uint32_
                : "memory");
 }
 
+// Stores what LoadMatrixX4 loads (sm_90).
+__device__ __forceinline__ void StoreMatrixX4(uint32_t address, uint32_t r0, uint32_t r1,
+                                              uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+               : "memory");
+}
+
 // c += a * b.
 __device__ __forceinline__ void MmaBFloat16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                             uint32_t b1) {

@@ -30,6 +30,38 @@ __device__ __forceinline__ void TmaLoad5d(uint32_t to, const CUtensorMap* map, u
       : "memory");
 }
 
+// The same with the cache's own policy: for data that others read too.
+__device__ __forceinline__ void TmaLoad5d(uint32_t to, const CUtensorMap* map, uint32_t barrier,
+                                          int32_t c0, int32_t c1, int32_t c2, int32_t c3,
+                                          int32_t c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// Box of shared memory to coordinates of the tensor. One thread, which also closes the group.
+__device__ __forceinline__ void TmaStore5d(const CUtensorMap* map, uint32_t from, int32_t c0,
+                                           int32_t c1, int32_t c2, int32_t c3, int32_t c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::
+          "l"(map),
+      "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+__device__ __forceinline__ void TmaStoreCommit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until this thread's stores have read their shared memory.
+__device__ __forceinline__ void TmaStoreWaitRead() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// Until they are written.
+__device__ __forceinline__ void TmaStoreWait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // Contiguous bytes (address and size multiples of 16) to shared memory. One thread.
 __device__ __forceinline__ void BulkLoad(uint32_t to, const void* from, uint32_t num_bytes,
                                          uint32_t barrier, uint64_t policy) {

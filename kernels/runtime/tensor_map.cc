@@ -57,7 +57,8 @@ bool EncodeTensorMap(const TensorMapShape& shape, TensorMap* map) {
   const CUresult result = encode(
       &encoded, DataType(shape.dtype), kRank, const_cast<void*>(shape.base), extents, strides, box,
       element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      shape.is_reread ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   static_assert(sizeof(encoded) == sizeof(map->bytes));
   std::memcpy(map->bytes, &encoded, sizeof(encoded));
   return result == CUDA_SUCCESS;

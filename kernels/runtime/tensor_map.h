@@ -21,6 +21,7 @@ struct TensorMapShape {
   int64_t extents[kRank] = {};
   int64_t stride_bytes[kRank - 1] = {};  // of dimensions 1..4; multiples of 16, below 2^40
   int32_t box[kRank] = {};
+  bool is_reread = false;  // by many CTAs: L2 fetches 256 bytes at a time
 };
 
 // False when the driver is too old or refuses the shape. Needs a device.

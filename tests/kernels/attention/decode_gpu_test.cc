@@ -16,7 +16,7 @@ namespace {
 class GpuDecode : public testing::Test {
  protected:
   void SetUp() override {
-    if (const std::string reason = NoDecodeDevice(); !reason.empty()) GTEST_SKIP() << reason;
+    if (const std::string reason = NoHopperDevice(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
 

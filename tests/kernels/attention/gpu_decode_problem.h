@@ -1,21 +1,14 @@
-// One attention problem of tests/support on a device: the same poison and guard words there, and
-// the results brought back to where the oracle's comparison looks.
+// One decode problem of tests/support on a device: planned, launched, brought back.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "kernels/attention/decode/decode.h"
 #include "kernels/runtime/buffer.h"
-#include "kernels/runtime/stream.h"
-#include "tests/support/paged_attention.h"
+#include "tests/kernels/attention/gpu_attention_memory.h"
 
 namespace longspan {
-
-// Why GPU decode tests cannot run here; empty when they can.
-std::string NoDecodeDevice();
 
 struct GpuDecodeOptions {
   int32_t num_ctas = 0;           // 0: one per SM
@@ -33,14 +26,16 @@ class GpuDecodeProblem {
   AttentionParams& device_params() { return params_; }
   const DecodeSetup& setup() const { return setup_; }
   const DecodeKvMaps& maps() const { return maps_; }
-  GpuStream& stream() { return stream_; }
+  GpuStream& stream() { return memory_.stream(); }
   const DecodeLaunch& launch() const { return launch_; }
 
   // Plans for the problem's lengths as they are now and copies the plan.
   void Plan();
   // Copies q, k, v, the block table, o and lse as they are on the host now.
-  void Upload();
-  KernelStatus Enqueue() { return LaunchDecode(setup_, params_, maps_, launch_, stream_.handle()); }
+  void Upload() { memory_.Upload(); }
+  KernelStatus Enqueue() {
+    return LaunchDecode(setup_, params_, maps_, launch_, stream().handle());
+  }
   // Waits, copies o and lse to the host problem. False on a device error, a changed guard word, or
   // an arrival count that was not reset.
   bool Download();
@@ -51,14 +46,13 @@ class GpuDecodeProblem {
   void Check(GpuResult result);
 
   PagedAttention& problem_;
-  GpuDecodeOptions options_;
+  GpuAttentionMemory memory_;
   KernelStatus status_ = KernelStatus::kOk;
   AttentionParams params_;  // device pointers
   DecodeSetup setup_;
   DecodeKvMaps maps_;
   DecodeLaunch launch_;
-  GpuStream stream_;
-  DeviceBuffer q_, o_, k_, v_, lse_, table_, plan_, workspace_;
+  DeviceBuffer plan_, workspace_;
   std::vector<std::byte> host_plan_;
 };
 

@@ -19,4 +19,17 @@ void ProbeExp2(const float* in, int32_t num, float* out);
 // into the same place, so that both parities of a barrier are waited for.
 void ProbeTmaLoad(const TensorMap& map, const int32_t (&at)[5], int32_t num_bytes, uint8_t* out);
 
+// A[64, 16] * B[16, columns] by a warpgroup; columns 64, 128 or 256. a: 64 rows, b: `columns` rows,
+// each of 64 elements along k; the product takes the 16 of them from 16 * step on. c:
+// [64][columns].
+void ProbeWgmma(bool bfloat16, int32_t columns, const uint16_t* a, const uint16_t* b, int32_t step,
+                float* c);
+// c[64][columns] += A * B with A in registers and B along n: a: [64][16]; b: 64 rows along k, each
+// of `columns` elements; the product takes the 16 rows from 16 * step on.
+void ProbeWgmmaTransposed(bool bfloat16, int32_t columns, const uint16_t* a, const uint16_t* b,
+                          int32_t step, float* c);
+// A tile of 64 rows and 64 16-bit elements through registers (StoreMatrixX4, swizzled) and the copy
+// engine to the box at the coordinates.
+void ProbeTmaStore(const TensorMap& map, const int32_t (&at)[5], const uint16_t* tile);
+
 }  // namespace longspan

@@ -31,6 +31,7 @@ class Ptx : public testing::Test {
     EXPECT_TRUE(buffers_.back().CopyFrom(std::as_bytes(std::span(host)), nullptr).ok());
     return buffers_.back().as<T>();
   }
+  size_t num_buffers() const { return buffers_.size(); }
   // Of the i-th buffer made; waits for the default stream.
   template <typename T>
   std::vector<T> Host(size_t i) {
@@ -176,6 +177,90 @@ TEST_F(Ptx, TmaBringsTheBoxThatTheMapDescribesSwizzled) {
               << "first " << first << " column " << column << " row " << row << " d " << d;
         }
       }
+    }
+  }
+}
+
+// Small integers: every product and sum is exact.
+float Small(int i, int j) { return static_cast<float>((i * 31 + j * 7) % 23 - 11); }
+
+TEST_F(Ptx, WgmmaMultipliesTheRowsThatItsDescriptorsMean) {
+  for (const bool bfloat16 : {true, false}) {
+    for (const int columns : {64, 128, 256}) {
+      std::vector<uint16_t> a(64 * 64), b(columns * 64);
+      auto bits = [&](float x) { return bfloat16 ? FloatToBFloat16(x) : FloatToFloat16(x); };
+      for (int i = 0; i < 64 * 64; ++i) a[i] = bits(Small(i / 64, i % 64));
+      for (int i = 0; i < columns * 64; ++i) b[i] = bits(Small(i / 64 + 5, i % 64 + 3));
+      const uint16_t* device_a = Device(a);
+      const uint16_t* device_b = Device(b);
+      for (int step = 0; step < 4; ++step) {
+        float* device_c = Device(std::vector<float>(64 * columns, 1000.0f));
+        ProbeWgmma(bfloat16, columns, device_a, device_b, step, device_c);
+        const auto c = Host<float>(num_buffers() - 1);
+        for (int row = 0; row < 64; ++row) {
+          for (int column = 0; column < columns; ++column) {
+            float expected = 0.0f;
+            for (int k = 16 * step; k < 16 * step + 16; ++k) {
+              expected += Small(row, k) * Small(column + 5, k + 3);
+            }
+            ASSERT_EQ(c[row * columns + column], expected)
+                << "columns " << columns << " step " << step << " at " << row << ", " << column;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Ptx, WgmmaAddsWhatATransposedDescriptorMeans) {
+  for (const bool bfloat16 : {true, false}) {
+    for (const int columns : {64, 128, 256}) {
+      std::vector<uint16_t> a(64 * 16), b(64 * columns);
+      auto bits = [&](float x) { return bfloat16 ? FloatToBFloat16(x) : FloatToFloat16(x); };
+      for (int i = 0; i < 64 * 16; ++i) a[i] = bits(Small(i / 16, i % 16));
+      for (int i = 0; i < 64 * columns; ++i) b[i] = bits(Small(i / columns + 5, i % columns + 3));
+      const uint16_t* device_a = Device(a);
+      const uint16_t* device_b = Device(b);
+      for (int step = 0; step < 4; ++step) {
+        float* device_c = Device(std::vector<float>(64 * columns, 1000.0f));
+        ProbeWgmmaTransposed(bfloat16, columns, device_a, device_b, step, device_c);
+        const auto c = Host<float>(num_buffers() - 1);
+        for (int row = 0; row < 64; ++row) {
+          for (int column = 0; column < columns; ++column) {
+            float expected = 1000.0f;
+            for (int k = 0; k < 16; ++k) {
+              expected += Small(row, k) * Small(16 * step + k + 5, column + 3);
+            }
+            ASSERT_EQ(c[row * columns + column], expected)
+                << "columns " << columns << " step " << step << " at " << row << ", " << column;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Ptx, StoredMatricesReachTheBoxThatTheMapDescribes) {
+  constexpr int kRows = 150, kHeads = 2;
+  TensorMapShape shape;
+  shape.base = Device(std::vector<uint16_t>(kRows * kHeads * 64, 0xffff));
+  const int64_t extents[] = {64, kRows, 1, kHeads, 1};
+  const int64_t strides[] = {kHeads * 128, 128, 128, 128};
+  const int32_t box[] = {64, 64, 1, 1, 1};
+  std::copy(std::begin(extents), std::end(extents), shape.extents);
+  std::copy(std::begin(strides), std::end(strides), shape.stride_bytes);
+  std::copy(std::begin(box), std::end(box), shape.box);
+  TensorMap map;
+  ASSERT_TRUE(EncodeTensorMap(shape, &map));
+  std::vector<uint16_t> tile(64 * 64);
+  for (size_t i = 0; i < tile.size(); ++i) tile[i] = static_cast<uint16_t>(i + 1);
+  ProbeTmaStore(map, {0, 70, 0, 1, 0}, Device(tile));
+  const auto out = Host<uint16_t>(0);
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < kHeads * 64; ++i) {
+      const bool inside = row >= 70 && row < 134 && i >= 64;
+      ASSERT_EQ(out[row * kHeads * 64 + i], inside ? tile[(row - 70) * 64 + i - 64] : 0xffff)
+          << row << ", " << i;
     }
   }
 }

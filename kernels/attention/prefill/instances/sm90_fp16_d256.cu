@@ -1,0 +1,9 @@
+// Prefill for sm_90a: float16, head_dim 256.
+#include "kernels/attention/prefill/sm90_prefill_instance.cuh"
+
+namespace longspan {
+
+const PrefillInstance kSm90PrefillFp16D256 =
+    MakeSm90PrefillInstance<Sm90PrefillTraits<ptx::Float16, 256>>(DType::kFloat16);
+
+}  // namespace longspan
