@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/attention/decode/decode.h"
-#include "kernels/attention/prefill/prefill.h"
+#include "kernels/attention/prefill/sm90_prefill.h"
 #include "kernels/runtime/buffer.h"
 
 namespace longspan {
@@ -21,8 +21,8 @@ struct PlannedDecode {
 // above, or as one block [B * Lk, Hkv, D].
 struct PlannedPrefill {
   AttentionParams params;
-  PrefillSetup setup;
-  PrefillLaunch launch;
+  Sm90PrefillSetup setup;
+  Sm90PrefillLaunch launch;
   DeviceBuffer plan, workspace;
 };
 
@@ -106,25 +106,28 @@ extern "C" void* longspan_bench_plan_prefill(int32_t q_len, int32_t kv_len, int3
                                  block_size > 0 ? block_size : num_seqs * kv_len, scale);
   params.causal = causal != 0;
   const auto device = FindGpuDevice();
-  PrefillSetup setup;
-  if (!device || PreparePrefill(params, *device, &setup) != KernelStatus::kOk) return nullptr;
+  Sm90PrefillSetup setup;
+  if (!device || PrepareSm90Prefill(params, *device, &setup) != KernelStatus::kOk) return nullptr;
   std::vector<int32_t> cu_q(num_seqs + 1), cu_k, lengths(num_seqs, kv_len);
   for (int32_t i = 0; i <= num_seqs; ++i) cu_q[i] = i * q_len;
   if (block_size == 0) {
     for (int32_t i = 0; i <= num_seqs; ++i) cu_k.push_back(i * kv_len);
   }
-  std::vector<GpuPrefillPiece> pieces(NumGpuPrefillPieces(cu_q, setup.rows_per_tile));
-  PlanGpuPrefill({cu_q, lengths, cu_k, setup.rows_per_tile, params.causal, -1}, pieces);
+  std::vector<Sm90PrefillPiece> pieces(NumSm90PrefillPieces(cu_q, setup.rows_per_tile));
+  PlanSm90Prefill({cu_q, lengths, cu_k, setup.rows_per_tile, params.causal, -1}, pieces);
   const auto bytes = std::as_bytes(std::span(pieces));
   auto plan = DeviceBuffer::Allocate(static_cast<int64_t>(bytes.size()));
-  auto workspace = DeviceBuffer::Allocate(PrefillWorkspaceBytes());
+  auto workspace = DeviceBuffer::Allocate(Sm90PrefillWorkspaceBytes());
   if (!plan || !workspace || !workspace->Fill(0, nullptr).ok() ||
       !plan->CopyFrom(bytes, nullptr).ok()) {
     return nullptr;
   }
-  const PrefillLaunch launch = {plan->as<GpuPrefillPiece>(), static_cast<int64_t>(pieces.size()),
-                                int64_t{num_seqs} * q_len,   kv_len,
-                                workspace->data(),           workspace->size_bytes()};
+  const Sm90PrefillLaunch launch = {plan->as<Sm90PrefillPiece>(),
+                                    static_cast<int64_t>(pieces.size()),
+                                    int64_t{num_seqs} * q_len,
+                                    kv_len,
+                                    workspace->data(),
+                                    workspace->size_bytes()};
   return new PlannedPrefill{params, setup, launch, std::move(*plan), std::move(*workspace)};
 }
 
@@ -141,8 +144,8 @@ extern "C" int longspan_bench_prefill(void* planned, const void* q, const void* 
   params.v = v;
   params.block_table = block_table;
   params.block_table_stride = table_stride;
-  PrefillKvMaps maps;
-  const KernelStatus status = MakePrefillKvMaps(params, num_blocks, &maps);
+  Sm90PrefillKvMaps maps;
+  const KernelStatus status = MakeSm90PrefillKvMaps(params, num_blocks, &maps);
   if (status != KernelStatus::kOk) return static_cast<int>(status);
-  return static_cast<int>(LaunchPrefill(prefill->setup, params, maps, prefill->launch, stream));
+  return static_cast<int>(LaunchSm90Prefill(prefill->setup, params, maps, prefill->launch, stream));
 }

@@ -43,16 +43,4 @@ __device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// The same for long waits: a thread sleeps up to ten milliseconds between two looks.
-__device__ __forceinline__ void MbarrierWaitLong(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "TRY%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 10000000;\n"
-      "@!done bra TRY%=;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 }  // namespace longspan::ptx

@@ -1,13 +1,13 @@
 // Makes the table row of one instantiation; for the files in instances/ alone.
 #pragma once
 
-#include "kernels/attention/prefill/prefill_instance.h"
+#include "kernels/attention/prefill/sm90_prefill_instance.h"
 #include "kernels/attention/prefill/sm90_prefill_kernel.cuh"
 
 namespace longspan {
 
 template <typename Traits>
-inline PrefillInstance MakeSm90PrefillInstance(DType dtype) {
+inline Sm90PrefillInstance MakeSm90PrefillInstance(DType dtype) {
   return {90,
           dtype,
           Traits::kHeadDim,

@@ -6,8 +6,8 @@
 // consumer is a warpgroup with 64 query rows. It goes through the keys from the last tile to the
 // first and, while one product runs, does the exponentials of the one before: QK of tile n and PV
 // of tile n + 1 are issued together. Consumers issue in turns, so that one's exponentials fall into
-// another's products. Bound by the matrix units; shared memory: prefill_traits.cuh. Supported:
-// what prefill.h says.
+// another's products. Bound by the matrix units; shared memory: sm90_prefill_traits.cuh. Supported:
+// what sm90_prefill.h says.
 #pragma once
 
 #include <cuda.h>
@@ -16,11 +16,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/attention/prefill/prefill_params.h"
-#include "kernels/attention/prefill/prefill_traits.cuh"
 #include "kernels/attention/prefill/sm90_prefill_output.cuh"
+#include "kernels/attention/prefill/sm90_prefill_params.h"
 #include "kernels/attention/prefill/sm90_prefill_producer.cuh"
 #include "kernels/attention/prefill/sm90_prefill_softmax.cuh"
+#include "kernels/attention/prefill/sm90_prefill_traits.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/sync.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -31,7 +31,7 @@ namespace longspan {
 // A consumer: all tiles of one warpgroup. One function, because ptxas keeps products in flight only
 // while it sees where every register of them lives.
 template <typename Traits>
-__device__ __forceinline__ void Sm90PrefillConsume(const PrefillArgs& args,
+__device__ __forceinline__ void Sm90PrefillConsume(const Sm90PrefillArgs& args,
                                                    const CUtensorMap* o_map,
                                                    typename Traits::Storage& storage) {
   using Element = typename Traits::Element;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void Sm90PrefillConsume(const PrefillArgs& args,
   constexpr int kQBit = 0, kKBit = 1, kVBit = 3, kTileBit = 5, kSlotBit = 7;
   uint32_t bits = 0;
   auto wait = [&](uint32_t full, int stage, int bit) {
-    ptx::MbarrierWaitLong(base + full + 8 * stage, bits >> (bit + stage) & 1);
+    ptx::MbarrierWait(base + full + 8 * stage, bits >> (bit + stage) & 1);
   };
   auto wait_next = [&](uint32_t full, int stage, int bit) {
     wait(full, stage, bit);
@@ -63,7 +63,7 @@ __device__ __forceinline__ void Sm90PrefillConsume(const PrefillArgs& args,
   while (true) {
     wait_next(Traits::kTileFull, bits >> kSlotBit & 1, kTileBit);
     const typename Traits::Tile& tile = storage.tiles[bits >> kSlotBit & 1];
-    const GpuPrefillPiece& piece = tile.piece;
+    const Sm90PrefillPiece& piece = tile.piece;
     if (__shfl_sync(~0u, tile.head, 0) < 0) break;
     const int key_begin = __shfl_sync(~0u, piece.key_begin, 0);
     const int key_end = __shfl_sync(~0u, piece.key_end, 0);
@@ -250,7 +250,7 @@ __device__ __forceinline__ void Sm90PrefillConsume(const PrefillArgs& args,
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
-    Sm90PrefillKernel(const __grid_constant__ PrefillArgs args,
+    Sm90PrefillKernel(const __grid_constant__ Sm90PrefillArgs args,
                       const __grid_constant__ CUtensorMap q_map,
                       const __grid_constant__ CUtensorMap k_map,
                       const __grid_constant__ CUtensorMap v_map,

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/attention/prefill/prefill_params.h"
+#include "kernels/attention/prefill/sm90_prefill_params.h"
 #include "kernels/attention/prefill/sm90_prefill_softmax.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/sync.cuh"
@@ -27,7 +27,7 @@ struct Sm90PrefillOutput {
   using Output = float (&)[Traits::kHeadDim / 8][4];
   static constexpr int kOutputs = Traits::kHeadDim / 8;
 
-  const PrefillArgs& args;
+  const Sm90PrefillArgs& args;
   const CUtensorMap* o_map;
   typename Traits::Storage& storage;
   const typename Traits::Tile& tile;
@@ -37,7 +37,7 @@ struct Sm90PrefillOutput {
   __device__ __forceinline__ void Write(const Sm90PrefillSoftmax<Traits>& softmax, Output o,
                                         int row) const {
     const int lane = threadIdx.x % 32;
-    const GpuPrefillPiece& piece = tile.piece;
+    const Sm90PrefillPiece& piece = tile.piece;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float factor = softmax.sum[r] == 0.0f ? 0.0f : 1.0f / softmax.sum[r];
@@ -84,7 +84,7 @@ struct Sm90PrefillOutput {
   }
 
   __device__ __forceinline__ void WriteFromRegisters(Output o, int row) const {
-    const GpuPrefillPiece& piece = tile.piece;
+    const Sm90PrefillPiece& piece = tile.piece;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (row + 8 * r >= piece.num_rows) continue;

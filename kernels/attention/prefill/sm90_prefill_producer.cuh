@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "kernels/attention/prefill/prefill_params.h"
-#include "kernels/attention/prefill/prefill_traits.cuh"
+#include "kernels/attention/prefill/sm90_prefill_params.h"
+#include "kernels/attention/prefill/sm90_prefill_traits.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"
 
@@ -22,7 +22,7 @@ class Sm90PrefillProducer {
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kColumns = Traits::kColumns;
 
-  __device__ Sm90PrefillProducer(const PrefillArgs& args, const CUtensorMap* q_map,
+  __device__ Sm90PrefillProducer(const Sm90PrefillArgs& args, const CUtensorMap* q_map,
                                  const CUtensorMap* k_map, const CUtensorMap* v_map,
                                  Storage& storage)
       : args_(args),
@@ -46,7 +46,7 @@ class Sm90PrefillProducer {
     uint32_t parity = 1;  // of empty tile slots: the first ones are
     int tile = TakeTile();
     while (true) {
-      ptx::MbarrierWaitLong(base_ + Traits::kTileEmpty + 8 * slot, parity);
+      ptx::MbarrierWait(base_ + Traits::kTileEmpty + 8 * slot, parity);
       const int head = tile < num_tiles ? HeadOf(tile) : -1;
       Tile& shared = storage_.tiles[slot];
       if (lane_ == 0) {
@@ -90,7 +90,7 @@ class Sm90PrefillProducer {
 
   // Where this lane's box of tile n lies. Boxes without a key that some row sees are not read, nor
   // are their entries of the block table.
-  __device__ __forceinline__ Box FindBox(const GpuPrefillPiece& piece, int n) const {
+  __device__ __forceinline__ Box FindBox(const Sm90PrefillPiece& piece, int n) const {
     const int token = n * kKeys + box_token_;
     Box box = {
         box_token_ != kNone && token < piece.key_end && token + args_.box_tokens > piece.key_begin,
@@ -107,7 +107,7 @@ class Sm90PrefillProducer {
   __device__ __forceinline__ void LoadBoxes(const Box& box, const CUtensorMap* map, uint32_t to,
                                             uint32_t full, uint32_t empty, int stage,
                                             uint32_t& parities, int kv_head) {
-    ptx::MbarrierWaitLong(base_ + empty + 8 * stage, parities >> stage & 1);
+    ptx::MbarrierWait(base_ + empty + 8 * stage, parities >> stage & 1);
     parities ^= 1u << stage;
     const uint32_t num_seen = __popc(__ballot_sync(~0u, box.is_seen));
     const uint32_t barrier = base_ + full + 8 * stage;
@@ -132,7 +132,7 @@ class Sm90PrefillProducer {
     const int kv_head = tile.head / args_.group;
     int n = (tile.piece.key_end - 1) / kKeys;
     Box box = FindBox(tile.piece, n);
-    ptx::MbarrierWaitLong(base_ + Traits::kQEmpty, q_parity_);
+    ptx::MbarrierWait(base_ + Traits::kQEmpty, q_parity_);
     q_parity_ ^= 1;
     if (lane_ == 0) {
       const uint32_t full = base_ + Traits::kQFull;
@@ -152,7 +152,7 @@ class Sm90PrefillProducer {
     LoadValues(box, stage, kv_head);
   }
 
-  const PrefillArgs& args_;
+  const Sm90PrefillArgs& args_;
   const CUtensorMap* q_map_;
   const CUtensorMap* k_map_;
   const CUtensorMap* v_map_;

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/attention/prefill/prefill_params.h"
+#include "kernels/attention/prefill/sm90_prefill_params.h"
 #include "kernels/ptx/matrix.cuh"
 
 namespace longspan {
@@ -29,7 +29,7 @@ struct Sm90PrefillSoftmax {
   // Scores of keys from first_key on that a row may not see become -inf, whatever they hold. `row`
   // of the piece: the upper of the thread's two, which has columns 8 j + 2 quad and the next.
   __device__ __forceinline__ void Mask(float (&s)[kScores][4], int first_key,
-                                       const PrefillArgs& args, const GpuPrefillPiece& piece,
+                                       const Sm90PrefillArgs& args, const Sm90PrefillPiece& piece,
                                        int row, int quad) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -3,7 +3,7 @@
 
 namespace longspan {
 
-const PrefillInstance kSm90PrefillBf16D256 =
+const Sm90PrefillInstance kSm90PrefillBf16D256 =
     MakeSm90PrefillInstance<Sm90PrefillTraits<ptx::BFloat16, 256>>(DType::kBFloat16);
 
 }  // namespace longspan

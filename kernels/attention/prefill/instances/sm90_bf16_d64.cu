@@ -3,7 +3,7 @@
 
 namespace longspan {
 
-const PrefillInstance kSm90PrefillBf16D64 =
+const Sm90PrefillInstance kSm90PrefillBf16D64 =
     MakeSm90PrefillInstance<Sm90PrefillTraits<ptx::BFloat16, 64>>(DType::kBFloat16);
 
 }  // namespace longspan

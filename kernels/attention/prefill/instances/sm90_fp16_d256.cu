@@ -3,7 +3,7 @@
 
 namespace longspan {
 
-const PrefillInstance kSm90PrefillFp16D256 =
+const Sm90PrefillInstance kSm90PrefillFp16D256 =
     MakeSm90PrefillInstance<Sm90PrefillTraits<ptx::Float16, 256>>(DType::kFloat16);
 
 }  // namespace longspan

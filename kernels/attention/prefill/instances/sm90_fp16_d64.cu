@@ -3,7 +3,7 @@
 
 namespace longspan {
 
-const PrefillInstance kSm90PrefillFp16D64 =
+const Sm90PrefillInstance kSm90PrefillFp16D64 =
     MakeSm90PrefillInstance<Sm90PrefillTraits<ptx::Float16, 64>>(DType::kFloat16);
 
 }  // namespace longspan

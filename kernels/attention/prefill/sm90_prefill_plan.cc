@@ -1,5 +1,5 @@
-// Cuts query rows into pieces and orders them: see gpu_prefill_plan.h.
-#include "kernels/attention/prefill/gpu_prefill_plan.h"
+// Cuts query rows into pieces and orders them: see sm90_prefill_plan.h.
+#include "kernels/attention/prefill/sm90_prefill_plan.h"
 
 #include <algorithm>
 #include <tuple>
@@ -9,11 +9,11 @@
 namespace longspan {
 namespace {
 
-GpuPrefillPiece MakePiece(const GpuPrefillPlanParams& params, int32_t seq, int32_t row) {
+Sm90PrefillPiece MakePiece(const Sm90PrefillPlanParams& params, int32_t seq, int32_t row) {
   const int32_t q_begin = params.cu_seqlens_q[seq];
   const int32_t q_len = params.cu_seqlens_q[seq + 1] - q_begin;
   const int32_t length = params.seq_lens[seq];
-  GpuPrefillPiece piece;
+  Sm90PrefillPiece piece;
   piece.table_row = params.cu_seqlens_k.empty() ? seq : 0;
   piece.key_origin = params.cu_seqlens_k.empty() ? 0 : params.cu_seqlens_k[seq];
   piece.q_begin = q_begin + row;
@@ -34,7 +34,7 @@ GpuPrefillPiece MakePiece(const GpuPrefillPlanParams& params, int32_t seq, int32
 
 }  // namespace
 
-int64_t NumGpuPrefillPieces(std::span<const int32_t> cu_seqlens_q, int32_t rows_per_tile) {
+int64_t NumSm90PrefillPieces(std::span<const int32_t> cu_seqlens_q, int32_t rows_per_tile) {
   int64_t pieces = 0;
   for (size_t seq = 0; seq + 1 < cu_seqlens_q.size(); ++seq) {
     const int64_t q_len = int64_t{cu_seqlens_q[seq + 1]} - cu_seqlens_q[seq];
@@ -43,7 +43,7 @@ int64_t NumGpuPrefillPieces(std::span<const int32_t> cu_seqlens_q, int32_t rows_
   return pieces;
 }
 
-void PlanGpuPrefill(const GpuPrefillPlanParams& params, std::span<GpuPrefillPiece> out) {
+void PlanSm90Prefill(const Sm90PrefillPlanParams& params, std::span<Sm90PrefillPiece> out) {
   CHECK(params.rows_per_tile > 0, "rows_per_tile {}", params.rows_per_tile);
   size_t num = 0;
   const auto num_seqs = static_cast<int32_t>(params.seq_lens.size());
@@ -54,7 +54,7 @@ void PlanGpuPrefill(const GpuPrefillPlanParams& params, std::span<GpuPrefillPiec
     }
   }
   CHECK(num == out.size(), "{} pieces, room for {}", num, out.size());
-  std::sort(out.begin(), out.end(), [](const GpuPrefillPiece& a, const GpuPrefillPiece& b) {
+  std::sort(out.begin(), out.end(), [](const Sm90PrefillPiece& a, const Sm90PrefillPiece& b) {
     return std::make_tuple(b.key_end - b.key_begin, a.q_begin) <
            std::make_tuple(a.key_end - a.key_begin, b.q_begin);
   });

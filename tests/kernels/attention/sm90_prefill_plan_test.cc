@@ -1,6 +1,6 @@
 // The prefill plan: every query row in exactly one piece, its keys as the definition says, longest
 // first.
-#include "kernels/attention/prefill/gpu_prefill_plan.h"
+#include "kernels/attention/prefill/sm90_prefill_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -13,14 +13,16 @@ namespace {
 
 struct Batch {
   std::vector<int32_t> cu_seqlens_q, seq_lens, cu_seqlens_k;
-  std::vector<GpuPrefillPiece> Plan(int32_t rows_per_tile, bool causal, int32_t window_left) const {
-    std::vector<GpuPrefillPiece> out(NumGpuPrefillPieces(cu_seqlens_q, rows_per_tile));
-    PlanGpuPrefill({cu_seqlens_q, seq_lens, cu_seqlens_k, rows_per_tile, causal, window_left}, out);
+  std::vector<Sm90PrefillPiece> Plan(int32_t rows_per_tile, bool causal,
+                                     int32_t window_left) const {
+    std::vector<Sm90PrefillPiece> out(NumSm90PrefillPieces(cu_seqlens_q, rows_per_tile));
+    PlanSm90Prefill({cu_seqlens_q, seq_lens, cu_seqlens_k, rows_per_tile, causal, window_left},
+                    out);
     return out;
   }
 };
 
-TEST(GpuPrefillPlan, EveryRowIsInOnePieceWithTheKeysThatItsRowsSee) {
+TEST(Sm90PrefillPlan, EveryRowIsInOnePieceWithTheKeysThatItsRowsSee) {
   std::mt19937 rng(7);
   auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng); };
   for (int round = 0; round < 300; ++round) {
@@ -37,7 +39,7 @@ TEST(GpuPrefillPlan, EveryRowIsInOnePieceWithTheKeysThatItsRowsSee) {
     const int32_t window = draw(0, 2) == 0 ? draw(0, 200) : -1;
     std::vector<int> seen(batch.cu_seqlens_q.back(), 0);
     int32_t before = INT32_MAX;
-    for (const GpuPrefillPiece& piece : batch.Plan(rows, causal, window)) {
+    for (const Sm90PrefillPiece& piece : batch.Plan(rows, causal, window)) {
       ASSERT_GE(piece.num_rows, 1);
       ASSERT_LE(piece.num_rows, rows);
       const int32_t seq = piece.table_row;
@@ -68,7 +70,7 @@ TEST(GpuPrefillPlan, EveryRowIsInOnePieceWithTheKeysThatItsRowsSee) {
   }
 }
 
-TEST(GpuPrefillPlan, KeysWithoutBlocksStartWhereTheSequenceDoes) {
+TEST(Sm90PrefillPlan, KeysWithoutBlocksStartWhereTheSequenceDoes) {
   Batch batch;
   batch.cu_seqlens_q = {0, 100, 300};
   batch.seq_lens = {100, 250};
@@ -81,13 +83,13 @@ TEST(GpuPrefillPlan, KeysWithoutBlocksStartWhereTheSequenceDoes) {
   EXPECT_EQ(pieces[0].table_row, 0);
 }
 
-TEST(GpuPrefillPlan, AMillionTokensAndWindowsStayWithin32Bits) {
+TEST(Sm90PrefillPlan, AMillionTokensAndWindowsStayWithin32Bits) {
   Batch batch;
   batch.cu_seqlens_q = {0, 2048};
-  batch.seq_lens = {kGpuPrefillMaxLength};
-  const auto pieces = batch.Plan(128, true, kGpuPrefillMaxLength);
+  batch.seq_lens = {kSm90PrefillMaxLength};
+  const auto pieces = batch.Plan(128, true, kSm90PrefillMaxLength);
   EXPECT_EQ(pieces[0].key_begin, 0);
-  EXPECT_EQ(pieces[0].key_end, kGpuPrefillMaxLength);
+  EXPECT_EQ(pieces[0].key_end, kSm90PrefillMaxLength);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/attention/prefill/prefill.h"
+#include "kernels/attention/prefill/sm90_prefill.h"
 #include "tests/kernels/attention/gpu_attention_memory.h"
 #include "tests/support/attention_oracle.h"
 
@@ -28,12 +28,12 @@ class PrefillProblem {
     if (options.num_ctas > 0) device.num_sms = options.num_ctas;
     params_ = memory_.device_params();
     if (options.without_blocks) params_.block_table = nullptr;
-    status_ = PreparePrefill(params_, device, &setup_);
+    status_ = PrepareSm90Prefill(params_, device, &setup_);
     if (status_ != KernelStatus::kOk) return;
-    status_ = MakePrefillKvMaps(params_, std::max<int64_t>(1, problem.num_blocks()), &maps_);
+    status_ = MakeSm90PrefillKvMaps(params_, std::max<int64_t>(1, problem.num_blocks()), &maps_);
     if (status_ != KernelStatus::kOk) return;
     Plan(options.without_blocks);
-    workspace_ = DeviceBuffer::Allocate(PrefillWorkspaceBytes());
+    workspace_ = DeviceBuffer::Allocate(Sm90PrefillWorkspaceBytes());
     EXPECT_TRUE(workspace_->Fill(0, memory_.stream().handle()).ok());
     launch_.workspace = workspace_->data();
     launch_.workspace_bytes = workspace_->size_bytes();
@@ -41,9 +41,9 @@ class PrefillProblem {
 
   KernelStatus status() const { return status_; }
   AttentionParams& params() { return params_; }
-  PrefillLaunch& launch() { return launch_; }
+  Sm90PrefillLaunch& launch() { return launch_; }
   KernelStatus Enqueue() {
-    return LaunchPrefill(setup_, params_, maps_, launch_, memory_.stream().handle());
+    return LaunchSm90Prefill(setup_, params_, maps_, launch_, memory_.stream().handle());
   }
   bool Run() {
     if (status_ == KernelStatus::kOk) status_ = Enqueue();
@@ -70,18 +70,18 @@ class PrefillProblem {
       }
     }
     const std::span cu(host.cu_seqlens_q, num_seqs + 1);
-    std::vector<GpuPrefillPiece> pieces(NumGpuPrefillPieces(cu, setup_.rows_per_tile));
-    PlanGpuPrefill({cu,
-                    {host.seq_lens, num_seqs},
-                    cu_seqlens_k,
-                    setup_.rows_per_tile,
-                    host.causal,
-                    host.window_left},
-                   pieces);
+    std::vector<Sm90PrefillPiece> pieces(NumSm90PrefillPieces(cu, setup_.rows_per_tile));
+    PlanSm90Prefill({cu,
+                     {host.seq_lens, num_seqs},
+                     cu_seqlens_k,
+                     setup_.rows_per_tile,
+                     host.causal,
+                     host.window_left},
+                    pieces);
     plan_ = DeviceBuffer::Allocate(static_cast<int64_t>(pieces.size() * sizeof(pieces[0])) + 16);
     EXPECT_TRUE(plan_->CopyFrom(std::as_bytes(std::span(pieces)), memory_.stream().handle()).ok());
     EXPECT_TRUE(memory_.stream().Synchronize().ok());
-    launch_.pieces = plan_->as<GpuPrefillPiece>();
+    launch_.pieces = plan_->as<Sm90PrefillPiece>();
     launch_.num_pieces = static_cast<int64_t>(pieces.size());
     launch_.total_q = cu.back();
     launch_.max_keys =
@@ -91,14 +91,14 @@ class PrefillProblem {
   PagedAttention& problem_;
   GpuAttentionMemory memory_;
   AttentionParams params_;
-  PrefillSetup setup_;
-  PrefillKvMaps maps_;
-  PrefillLaunch launch_;
+  Sm90PrefillSetup setup_;
+  Sm90PrefillKvMaps maps_;
+  Sm90PrefillLaunch launch_;
   std::optional<DeviceBuffer> plan_, workspace_;
   KernelStatus status_ = KernelStatus::kOk;
 };
 
-class GpuPrefill : public testing::Test {
+class Sm90Prefill : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string reason = NoHopperDevice(); !reason.empty()) GTEST_SKIP() << reason;
@@ -140,7 +140,7 @@ std::vector<std::byte> Bits(const AttentionCase& spec, Options options = {}) {
   return problem.AllBits();
 }
 
-TEST_F(GpuPrefill, EveryInstanceMatchesTheOracleAtTileAndBlockBorders) {
+TEST_F(Sm90Prefill, EveryInstanceMatchesTheOracleAtTileAndBlockBorders) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const int32_t head_dim : {64, 128, 256}) {
       for (const int32_t block_size : {16, 48, 64, 112, 128, 256}) {
@@ -156,7 +156,7 @@ TEST_F(GpuPrefill, EveryInstanceMatchesTheOracleAtTileAndBlockBorders) {
   }
 }
 
-TEST_F(GpuPrefill, Trap_19_ChunksBehindAHistoryStandAtTheEnd) {
+TEST_F(Sm90Prefill, Trap_19_ChunksBehindAHistoryStandAtTheEnd) {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t q_len : {1, 64, 130, 193, 257}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " q_len " << q_len);
@@ -167,11 +167,11 @@ TEST_F(GpuPrefill, Trap_19_ChunksBehindAHistoryStandAtTheEnd) {
   }
 }
 
-TEST_F(GpuPrefill, RowsBeforeTheFirstKeySeeNothing) {
+TEST_F(Sm90Prefill, RowsBeforeTheFirstKeySeeNothing) {
   ExpectOracle(Case({200, 3, 140}, {70, 0, 139}));  // more queries than keys: O = 0, lse = -inf
 }
 
-TEST_F(GpuPrefill, WithoutTheCausalMaskEveryRowSeesAllKeys) {
+TEST_F(Sm90Prefill, WithoutTheCausalMaskEveryRowSeesAllKeys) {
   for (const int32_t head_dim : {64, 128, 256}) {
     SCOPED_TRACE(head_dim);
     AttentionCase spec = Case({1, 65, 128, 200, 0, 10}, {1, 500, 256, 127, 20, 0});
@@ -181,7 +181,7 @@ TEST_F(GpuPrefill, WithoutTheCausalMaskEveryRowSeesAllKeys) {
   }
 }
 
-TEST_F(GpuPrefill, Trap_18_WindowsOfEverySizeAroundATile) {
+TEST_F(Sm90Prefill, Trap_18_WindowsOfEverySizeAroundATile) {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t window : {0, 1, 63, 64, 65, 127, 128, 129, 300, 100000}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " window " << window);
@@ -193,7 +193,7 @@ TEST_F(GpuPrefill, Trap_18_WindowsOfEverySizeAroundATile) {
   }
 }
 
-TEST_F(GpuPrefill, Trap_20_EveryGroupFindsItsKeys) {
+TEST_F(Sm90Prefill, Trap_20_EveryGroupFindsItsKeys) {
   for (const int32_t group : {1, 2, 3, 5, 7, 8, 16}) {
     SCOPED_TRACE(group);
     AttentionCase spec = Case({70, 130}, {100, 130});
@@ -203,7 +203,7 @@ TEST_F(GpuPrefill, Trap_20_EveryGroupFindsItsKeys) {
   }
 }
 
-TEST_F(GpuPrefill, Trap_06_EmptySequencesLeaveTheirNeighboursAlone) {
+TEST_F(Sm90Prefill, Trap_06_EmptySequencesLeaveTheirNeighboursAlone) {
   for (const int32_t num_ctas : {1, 2, 3, 7, 0}) {
     SCOPED_TRACE(num_ctas);
     ExpectOracle(Case({0, 130, 0, 64, 5, 0, 1, 0}, {9, 130, 0, 200, 0, 0, 77, 0}),
@@ -211,7 +211,7 @@ TEST_F(GpuPrefill, Trap_06_EmptySequencesLeaveTheirNeighboursAlone) {
   }
 }
 
-TEST_F(GpuPrefill, Trap_01_WhatNobodyOwnsIsNotSeen) {
+TEST_F(Sm90Prefill, Trap_01_WhatNobodyOwnsIsNotSeen) {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t window : {-1, 100}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " window " << window);
@@ -229,7 +229,7 @@ TEST_F(GpuPrefill, Trap_01_WhatNobodyOwnsIsNotSeen) {
   }
 }
 
-TEST_F(GpuPrefill, BlocksOrderAndStridesEnterNowhere) {
+TEST_F(Sm90Prefill, BlocksOrderAndStridesEnterNowhere) {
   AttentionCase spec = Case({130, 257}, {400, 300});
   const std::vector<std::byte> expected = Bits(spec);
   for (const int32_t block_size : {16, 64, 96, 256}) {
@@ -242,7 +242,7 @@ TEST_F(GpuPrefill, BlocksOrderAndStridesEnterNowhere) {
   }
 }
 
-TEST_F(GpuPrefill, Trap_13_ARowsBitsAreThoseOfItsSequenceAloneInAnyChunks) {
+TEST_F(Sm90Prefill, Trap_13_ARowsBitsAreThoseOfItsSequenceAloneInAnyChunks) {
   // The last 64-row border of a chunk moves with it; keys are cut at absolute multiples.
   const std::vector<std::byte> whole = Bits(Case({500}, {500}));
   for (const int32_t chunk : {1, 60, 128, 200}) {
@@ -257,7 +257,7 @@ TEST_F(GpuPrefill, Trap_13_ARowsBitsAreThoseOfItsSequenceAloneInAnyChunks) {
   EXPECT_FALSE(whole.empty());
 }
 
-TEST_F(GpuPrefill, Trap_21_TheSameBitsTwentyTimes) {
+TEST_F(Sm90Prefill, Trap_21_TheSameBitsTwentyTimes) {
   for (const int32_t head_dim : {64, 128, 256}) {
     AttentionCase spec = Case({700, 300}, {700, 1500});
     spec.head_dim = head_dim;
@@ -268,7 +268,7 @@ TEST_F(GpuPrefill, Trap_21_TheSameBitsTwentyTimes) {
   }
 }
 
-TEST_F(GpuPrefill, KeysInOnePieceNeedNoTable) {
+TEST_F(Sm90Prefill, KeysInOnePieceNeedNoTable) {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t length : {1, 37, 128, 1009}) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << " length " << length);
@@ -282,19 +282,19 @@ TEST_F(GpuPrefill, KeysInOnePieceNeedNoTable) {
   }
 }
 
-TEST_F(GpuPrefill, LongHistoriesMatchToo) {
+TEST_F(Sm90Prefill, LongHistoriesMatchToo) {
   AttentionCase spec = Case({33}, {16411});
   spec.num_q_heads = spec.num_kv_heads = 1;
   ExpectOracle(spec);
 }
 
-TEST_F(GpuPrefill, LaunchesNothingThatItCannotDo) {
+TEST_F(Sm90Prefill, LaunchesNothingThatItCannotDo) {
   PagedAttention problem(Case({64}, {64}));
   PrefillProblem device(problem);
   ASSERT_EQ(device.status(), KernelStatus::kOk);
   auto status_with = [&](auto&& change) {
     const AttentionParams params = device.params();
-    const PrefillLaunch launch = device.launch();
+    const Sm90PrefillLaunch launch = device.launch();
     change(device.params(), device.launch());
     const KernelStatus status = device.Enqueue();
     device.params() = params;
@@ -302,7 +302,7 @@ TEST_F(GpuPrefill, LaunchesNothingThatItCannotDo) {
     return status;
   };
   using P = AttentionParams;
-  using L = PrefillLaunch;
+  using L = Sm90PrefillLaunch;
   EXPECT_EQ(status_with([](P& p, L&) { p.softcap = 30.0f; }), KernelStatus::kUnsupportedOption);
   EXPECT_EQ(status_with([](P& p, L&) { p.scale = -1.0f; }), KernelStatus::kUnsupportedOption);
   EXPECT_EQ(status_with([](P& p, L&) { p.head_dim = 64; }), KernelStatus::kUnsupportedHeadDim);
@@ -317,8 +317,8 @@ TEST_F(GpuPrefill, LaunchesNothingThatItCannotDo) {
   EXPECT_EQ(status_with([](P&, L& l) { l.num_pieces = 0; }), KernelStatus::kOk);
   GpuDevice old = FindGpuDevice().value();
   old.compute_capability = 75;
-  PrefillSetup setup;
-  EXPECT_EQ(PreparePrefill(device.params(), old, &setup), KernelStatus::kUnsupportedDevice);
+  Sm90PrefillSetup setup;
+  EXPECT_EQ(PrepareSm90Prefill(device.params(), old, &setup), KernelStatus::kUnsupportedDevice);
 }
 
 }  // namespace

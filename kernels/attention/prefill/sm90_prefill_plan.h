@@ -9,10 +9,10 @@
 namespace longspan {
 
 // Longer sequences are refused: token arithmetic on the device is 32-bit.
-inline constexpr int32_t kGpuPrefillMaxLength = 1 << 30;
+inline constexpr int32_t kSm90PrefillMaxLength = 1 << 30;
 
 // Neighbouring query rows of one sequence; every query head goes through them.
-struct GpuPrefillPiece {
+struct Sm90PrefillPiece {
   int32_t table_row;       // row of the block table
   int32_t key_origin;      // where token 0 lies in its block; not 0 only for keys in one piece
   int32_t q_begin;         // first row in q, o and lse
@@ -22,11 +22,11 @@ struct GpuPrefillPiece {
   int32_t key_begin;       // keys [key_begin, key_end) are seen by some row; none: equal
   int32_t key_end;
 };
-static_assert(sizeof(GpuPrefillPiece) == 32);
+static_assert(sizeof(Sm90PrefillPiece) == 32);
 
-struct GpuPrefillPlanParams {
+struct Sm90PrefillPlanParams {
   std::span<const int32_t> cu_seqlens_q;  // [B + 1]
-  std::span<const int32_t> seq_lens;      // [B], 0..kGpuPrefillMaxLength
+  std::span<const int32_t> seq_lens;      // [B], 0..kSm90PrefillMaxLength
   // [B + 1]: keys lie one sequence behind the other without blocks (a single block that holds all
   // of them); empty: in blocks.
   std::span<const int32_t> cu_seqlens_k;
@@ -36,10 +36,10 @@ struct GpuPrefillPlanParams {
 };
 
 // Pieces that the plan of these query lengths has; 0 when there is no row.
-int64_t NumGpuPrefillPieces(std::span<const int32_t> cu_seqlens_q, int32_t rows_per_tile);
+int64_t NumSm90PrefillPieces(std::span<const int32_t> cu_seqlens_q, int32_t rows_per_tile);
 
-// Writes NumGpuPrefillPieces pieces. O(n log n) in pieces, no allocation. Pieces of as many keys
+// Writes NumSm90PrefillPieces pieces. O(n log n) in pieces, no allocation. Pieces of as many keys
 // keep the order of their rows.
-void PlanGpuPrefill(const GpuPrefillPlanParams& params, std::span<GpuPrefillPiece> out);
+void PlanSm90Prefill(const Sm90PrefillPlanParams& params, std::span<Sm90PrefillPiece> out);
 
 }  // namespace longspan

@@ -1,5 +1,5 @@
 // Checks, lookup and launch of GPU prefill kernels.
-#include "kernels/attention/prefill/prefill.h"
+#include "kernels/attention/prefill/sm90_prefill.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,14 +8,14 @@
 #include <numbers>
 #include <numeric>
 
-#include "kernels/attention/prefill/prefill_instance.h"
-#include "kernels/attention/prefill/prefill_params.h"
+#include "kernels/attention/prefill/sm90_prefill_instance.h"
+#include "kernels/attention/prefill/sm90_prefill_params.h"
 #include "kernels/gpu.h"
 
 namespace longspan {
 namespace {
 
-constexpr const PrefillInstance* kInstances[] = {
+constexpr const Sm90PrefillInstance* kInstances[] = {
     &kSm90PrefillBf16D64, &kSm90PrefillBf16D128, &kSm90PrefillBf16D256,
     &kSm90PrefillFp16D64, &kSm90PrefillFp16D128, &kSm90PrefillFp16D256,
 };
@@ -84,11 +84,11 @@ KernelStatus MakeMap(const void* base, DType dtype, MapStrides strides, int64_t 
   return EncodeTensorMap(shape, map) ? KernelStatus::kOk : KernelStatus::kUnsupportedDevice;
 }
 
-KernelStatus CheckLaunch(const AttentionParams& p, const PrefillKvMaps& maps,
-                         const PrefillLaunch& launch) {
-  if (p.q == nullptr || p.o == nullptr || maps.box_tokens < 1 || launch.pieces == nullptr || launch.workspace == nullptr ||
-      launch.total_q < 1 || launch.max_keys < 0 || launch.total_q > INT32_MAX ||
-      launch.num_pieces * p.num_q_heads > INT32_MAX) {
+KernelStatus CheckLaunch(const AttentionParams& p, const Sm90PrefillKvMaps& maps,
+                         const Sm90PrefillLaunch& launch) {
+  if (p.q == nullptr || p.o == nullptr || maps.box_tokens < 1 || launch.pieces == nullptr ||
+      launch.workspace == nullptr || launch.total_q < 1 || launch.max_keys < 0 ||
+      launch.total_q > INT32_MAX || launch.num_pieces * p.num_q_heads > INT32_MAX) {
     return KernelStatus::kBadShape;
   }
   if (p.o_token_stride % 2 != 0 || p.o_head_stride % 2 != 0) return KernelStatus::kBadStride;
@@ -96,8 +96,8 @@ KernelStatus CheckLaunch(const AttentionParams& p, const PrefillKvMaps& maps,
       !IsAligned(launch.workspace, 16)) {
     return KernelStatus::kMisaligned;
   }
-  return launch.workspace_bytes < PrefillWorkspaceBytes() ? KernelStatus::kWorkspaceTooSmall
-                                                          : KernelStatus::kOk;
+  return launch.workspace_bytes < Sm90PrefillWorkspaceBytes() ? KernelStatus::kWorkspaceTooSmall
+                                                              : KernelStatus::kOk;
 }
 
 // Whole groups, and as many as share the cache; a divisor of all.
@@ -108,11 +108,11 @@ int32_t HeadsInTurn(const AttentionParams& p, int64_t max_keys) {
   return static_cast<int32_t>(kv_heads) * (p.num_q_heads / p.num_kv_heads);
 }
 
-PrefillArgs MakeArgs(const AttentionParams& p, const PrefillKvMaps& maps,
-                     const PrefillLaunch& launch) {
-  PrefillArgs args = {};
+Sm90PrefillArgs MakeArgs(const AttentionParams& p, const Sm90PrefillKvMaps& maps,
+                         const Sm90PrefillLaunch& launch) {
+  Sm90PrefillArgs args = {};
   args.pieces = launch.pieces;
-  args.turns = static_cast<PrefillTurns*>(launch.workspace);
+  args.turns = static_cast<Sm90PrefillTurns*>(launch.workspace);
   args.o = p.o;
   args.lse = p.lse;
   args.o_token_stride = p.o_token_stride;
@@ -125,7 +125,7 @@ PrefillArgs MakeArgs(const AttentionParams& p, const PrefillKvMaps& maps,
   args.heads_in_turn = HeadsInTurn(p, launch.max_keys);
   args.block_size = p.block_size;
   args.box_tokens = maps.box_tokens;
-  args.window_left = std::min(p.window_left, kGpuPrefillMaxLength);
+  args.window_left = std::min(p.window_left, kSm90PrefillMaxLength);
   args.causal = p.causal;
   args.scale_log2 = p.scale * std::numbers::log2e_v<float>;
   return args;
@@ -133,14 +133,14 @@ PrefillArgs MakeArgs(const AttentionParams& p, const PrefillKvMaps& maps,
 
 }  // namespace
 
-KernelStatus PreparePrefill(const AttentionParams& shape, const GpuDevice& device,
-                            PrefillSetup* setup) {
+KernelStatus PrepareSm90Prefill(const AttentionParams& shape, const GpuDevice& device,
+                                Sm90PrefillSetup* setup) {
   const bool dtype_ok = shape.q_dtype == shape.kv_dtype &&
                         (shape.q_dtype == DType::kBFloat16 || shape.q_dtype == DType::kFloat16);
   if (!dtype_ok) return KernelStatus::kUnsupportedDType;
   if (const KernelStatus status = CheckShape(shape); status != KernelStatus::kOk) return status;
   if (!HasHeadDim(shape.head_dim)) return KernelStatus::kUnsupportedHeadDim;
-  for (const PrefillInstance* row : kInstances) {
+  for (const Sm90PrefillInstance* row : kInstances) {
     if (row->compute_capability != device.compute_capability || row->dtype != shape.q_dtype ||
         row->head_dim != shape.head_dim) {
       continue;
@@ -156,8 +156,8 @@ KernelStatus PreparePrefill(const AttentionParams& shape, const GpuDevice& devic
   return KernelStatus::kUnsupportedDevice;
 }
 
-KernelStatus MakePrefillKvMaps(const AttentionParams& params, int64_t num_blocks,
-                               PrefillKvMaps* maps) {
+KernelStatus MakeSm90PrefillKvMaps(const AttentionParams& params, int64_t num_blocks,
+                                   Sm90PrefillKvMaps* maps) {
   if (DTypeBytes(params.kv_dtype) != kElementBytes) return KernelStatus::kUnsupportedDType;
   if (!HasHeadDim(params.head_dim)) return KernelStatus::kUnsupportedHeadDim;
   if (num_blocks < 1 || num_blocks > INT32_MAX) return KernelStatus::kBadShape;
@@ -182,12 +182,12 @@ KernelStatus MakePrefillKvMaps(const AttentionParams& params, int64_t num_blocks
                  maps->box_tokens, all_columns, &maps->v);
 }
 
-int64_t PrefillWorkspaceBytes() { return sizeof(PrefillTurns); }
+int64_t Sm90PrefillWorkspaceBytes() { return sizeof(Sm90PrefillTurns); }
 
-KernelStatus LaunchPrefill(const PrefillSetup& setup, const AttentionParams& params,
-                           const PrefillKvMaps& maps, const PrefillLaunch& launch,
-                           GpuStreamHandle stream) {
-  const PrefillInstance* instance = setup.instance;
+KernelStatus LaunchSm90Prefill(const Sm90PrefillSetup& setup, const AttentionParams& params,
+                               const Sm90PrefillKvMaps& maps, const Sm90PrefillLaunch& launch,
+                               GpuStreamHandle stream) {
+  const Sm90PrefillInstance* instance = setup.instance;
   if (instance == nullptr || setup.num_ctas < 1) return KernelStatus::kUnsupportedDevice;
   if (params.q_dtype != instance->dtype || params.kv_dtype != instance->dtype) {
     return KernelStatus::kUnsupportedDType;
@@ -210,8 +210,8 @@ KernelStatus LaunchPrefill(const PrefillSetup& setup, const AttentionParams& par
       MakeMap(params.o, params.q_dtype, {params.o_token_stride, params.o_head_stride, 0},
               launch.total_q, params.num_q_heads, 1, params.head_dim, kRowsPerCopy, true, &o_map);
   if (status != KernelStatus::kOk) return status;
-  PrefillArgs args = MakeArgs(params, maps, launch);
-  PrefillKvMaps by_value = maps;
+  Sm90PrefillArgs args = MakeArgs(params, maps, launch);
+  Sm90PrefillKvMaps by_value = maps;
   void* arguments[] = {&args, &q_map, &by_value.k, &by_value.v, &o_map};
   const int64_t num_tiles = launch.num_pieces * params.num_q_heads;
   cudaLaunchConfig_t config = {};

@@ -3,20 +3,20 @@
 
 #include <cstdint>
 
-#include "kernels/attention/prefill/gpu_prefill_plan.h"
+#include "kernels/attention/prefill/sm90_prefill_plan.h"
 
 namespace longspan {
 
 // Handed out to CTAs in turn; both are 0 between launches.
-struct PrefillTurns {
+struct Sm90PrefillTurns {
   int32_t next_tile;
   int32_t num_ctas_done;
 };
 
 // A *tile* is one query head of one piece. Pointers are device memory, strides count elements.
-struct PrefillArgs {
-  const GpuPrefillPiece* pieces;
-  PrefillTurns* turns;
+struct Sm90PrefillArgs {
+  const Sm90PrefillPiece* pieces;
+  Sm90PrefillTurns* turns;
   void* o;     // [total_q, num_q_heads, head_dim]
   float* lse;  // [total_q, num_q_heads] or null
   int64_t o_token_stride, o_head_stride;

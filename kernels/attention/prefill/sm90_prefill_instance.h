@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-struct PrefillInstance {
+struct Sm90PrefillInstance {
   int32_t compute_capability;  // exactly this one: the code is architecture-specific
   DType dtype;                 // of queries, keys, values and output
   int32_t head_dim;
@@ -17,7 +17,7 @@ struct PrefillInstance {
   int32_t shared_bytes;
 };
 
-extern const PrefillInstance kSm90PrefillBf16D64, kSm90PrefillBf16D128, kSm90PrefillBf16D256,
+extern const Sm90PrefillInstance kSm90PrefillBf16D64, kSm90PrefillBf16D128, kSm90PrefillBf16D256,
     kSm90PrefillFp16D64, kSm90PrefillFp16D128, kSm90PrefillFp16D256;
 
 }  // namespace longspan

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention/prefill/gpu_prefill_plan.h"
+#include "kernels/attention/prefill/sm90_prefill_plan.h"
 
 namespace longspan {
 
@@ -37,7 +37,7 @@ struct Sm90PrefillTraits {
 
   // What the producer tells the consumers about a tile.
   struct Tile {
-    GpuPrefillPiece piece;
+    Sm90PrefillPiece piece;
     int32_t head;  // of the queries; -1: no more tiles
     int32_t unused[3];
   };
