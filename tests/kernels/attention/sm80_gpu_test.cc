@@ -296,7 +296,7 @@ TEST_P(Sm80Family, Trap_01_PoisonGivesTheSameBitsAsZeros) {
   }
 }
 
-TEST_P(Sm80Family, Trap_08_WhatLiesBeforeTheWindowIsNotUsed) {
+TEST_P(Sm80Family, Trap_01_WhatLiesBeforeTheWindowIsNotUsed) {
   AttentionCase spec = Case();
   spec.kv_lens = {700};
   spec.q_lens = {2};
