@@ -31,11 +31,11 @@ P* Moved(const DeviceBuffer& device, const std::vector<T>& host, P* pointer) {
   return reinterpret_cast<P*>(device.as<std::byte>() + offset);
 }
 
-DeviceBuffer FloatsPerHead(const AttentionParams& params, const float** values) {
+DeviceBuffer FloatsPerHead(const AttentionParams& params, const float** values, GpuStream& stream) {
   DeviceBuffer buffer = BufferOf(params.num_q_heads * int64_t{sizeof(float)});
   if (*values == nullptr) return buffer;
   const std::span<const float> host(*values, static_cast<size_t>(params.num_q_heads));
-  Check(buffer.CopyFrom(std::as_bytes(host), nullptr));
+  Check(buffer.CopyFrom(std::as_bytes(host), stream.handle()));
   *values = buffer.as<float>();
   return buffer;
 }
@@ -73,8 +73,8 @@ Sm80GpuProblem::Sm80GpuProblem(PagedAttention& problem, bool decode, int32_t num
       v_(BufferFor(problem.memory().v)),
       lse_(BufferFor(problem.memory().lse)),
       table_(BufferFor(problem.memory().block_table)),
-      sinks_(FloatsPerHead(params_, &params_.sinks)),
-      slopes_(FloatsPerHead(params_, &params_.alibi_slopes)),
+      sinks_(FloatsPerHead(params_, &params_.sinks, stream_)),
+      slopes_(FloatsPerHead(params_, &params_.alibi_slopes, stream_)),
       plan_(BufferOf(1)),
       workspace_(BufferOf(1)) {
   const PagedAttention::Memory host = problem.memory();
