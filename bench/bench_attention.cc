@@ -1,6 +1,6 @@
 // Speed of the GPU's attention kernels against the card's read ceiling, measured in the same run.
 //
-//   bench_attention [--out result.json] [--quick] [--only SUBSTRING]
+//   bench_attention [--out result.json] [--quick] [--only SUBSTRING] [--line auto|sm80]
 //
 // A reading: R calls in one graph, going round input sets of 0.5 GiB and more in all so that keys
 // and values come from memory, R such that a replay takes 2 ms and more; after 0.4 s of the same
@@ -38,6 +38,7 @@ struct Options {
   std::string out;
   std::string only;
   bool quick = false;
+  GpuLine line = GpuLine::kAuto;
 };
 
 struct Case {
@@ -113,7 +114,7 @@ class Bench {
   nlohmann::json Decode(const Case& spec, bool overlap, double read_gbs) {
     AttentionParams params = Shape(spec);
     DecodeSetup setup;
-    CheckStatus(PrepareDecode(params, device_, &setup));
+    CheckStatus(PrepareDecode(params, device_, &setup, options_.line));
     const auto num_seqs = static_cast<int32_t>(spec.lengths.size());
     const int64_t total_q = int64_t{num_seqs} * spec.q_len;
     DeviceBuffer q = Allocate(total_q * kQueryHeads * kHeadDim * 2);
@@ -122,7 +123,9 @@ class Bench {
     params.q = q.data();
     params.o = o.data();
     DecodeKvMaps maps;
-    CheckStatus(MakeDecodeKvMaps(params, kPoolTokens / spec.block_size, &maps));
+    if (DecodeNeedsKvMaps(setup)) {
+      CheckStatus(MakeDecodeKvMaps(params, kPoolTokens / spec.block_size, &maps));
+    }
 
     int num_sets = 0;
     DeviceBuffer tables = Tables(spec, &params, &num_sets);
@@ -141,8 +144,9 @@ class Bench {
     const double bytes = static_cast<double>(tokens * kTokenBytes);
     const Reading reading = Measure(stream_, bytes / 4.6e6 + 4.0, num_sets, SustainSeconds(), call);
     const double gbs = bytes / reading.us / 1e3;
+    const std::string line = options_.line == GpuLine::kSm80 ? "longspan sm80" : "longspan";
     return {{"section", "decode"},
-            {"peer", "longspan paged " + std::to_string(spec.block_size)},
+            {"peer", line + " paged " + std::to_string(spec.block_size)},
             {"D", kHeadDim},
             {"Hq", kQueryHeads},
             {"Hkv", kKvHeads},
@@ -302,8 +306,12 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       options->out = argv[++i];
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       options->only = argv[++i];
+    } else if (std::strcmp(argv[i], "--line") == 0 && i + 1 < argc) {
+      options->line = std::strcmp(argv[++i], "sm80") == 0 ? GpuLine::kSm80 : GpuLine::kAuto;
     } else {
-      std::fprintf(stderr, "usage: bench_attention [--out FILE] [--quick] [--only SUBSTRING]\n");
+      std::fprintf(stderr,
+                   "usage: bench_attention [--out FILE] [--quick] [--only SUBSTRING] "
+                   "[--line auto|sm80]\n");
       return false;
     }
   }
@@ -334,6 +342,7 @@ int Run(int argc, char** argv) {
   for (const Case& spec : Cases(options.quick)) {
     if (spec.name.find(options.only) == std::string::npos) continue;
     for (const bool overlap : {false, true}) {
+      if (overlap && options.line == GpuLine::kSm80) continue;  // that line never overlaps
       const nlohmann::json record = bench.Decode(spec, overlap, read_gbs);
       std::printf(
           "%-18s block %3d %-8s %8.2f us (%.2f..%.2f), %5.1f %% of read, bare read %.2f us, plan "

@@ -12,16 +12,23 @@ function(longspan_library name)
   add_library(longspan::${name} ALIAS longspan_${name})
 endfunction()
 
-# longspan_cuda_sources(TARGET a.cu ...): adds device code to a target, for the architectures that have kernels. The build fails
-# on a spill, on local memory and on whatever else ptxas warns of; what it only mentions, scripts/strict-nvcc turns into failure.
+# longspan_cuda_sources(TARGET [LINE sm80] a.cu ...): adds device code to a target. Without LINE it is compiled for sm_90a. LINE sm80
+# is code for every card from Ampere on: machine code for 8.x and 9.0, PTX for what is newer. The build fails on a spill, on local
+# memory and on whatever else ptxas warns of; what it only mentions, scripts/strict-nvcc turns into failure.
 function(longspan_cuda_sources target)
+  cmake_parse_arguments(ARG "" "LINE" "" ${ARGN})
   set(launcher "${CMAKE_SOURCE_DIR}/scripts/strict-nvcc")
   if(LONGSPAN_CCACHE)
     list(APPEND launcher "${LONGSPAN_CCACHE}")
   endif()
-  target_sources(${target} PRIVATE ${ARGN})
+  set(code -gencode=arch=compute_90a,code=sm_90a)
+  if(ARG_LINE STREQUAL "sm80")
+    set(code -gencode=arch=compute_80,code=[sm_80,sm_90,compute_80])
+  endif()
+  target_sources(${target} PRIVATE ${ARG_UNPARSED_ARGUMENTS})
+  set_source_files_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES COMPILE_OPTIONS "${code}")
   target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-gencode=arch=compute_90a,code=sm_90a>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills,-warn-lmem-usage,-Werror>")
   set_target_properties(${target} PROPERTIES CUDA_STANDARD_REQUIRED OFF CUDA_COMPILER_LAUNCHER
                         "${launcher}")

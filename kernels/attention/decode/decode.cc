@@ -18,18 +18,32 @@ namespace longspan {
 namespace {
 
 constexpr const DecodeInstance* kInstances[] = {
-    &kSm90DecodeBf16D64, &kSm90DecodeBf16D128, &kSm90DecodeBf16D192,
-    &kSm90DecodeFp16D64, &kSm90DecodeFp16D128, &kSm90DecodeFp16D192,
+    &kSm90DecodeBf16D64,
+    &kSm90DecodeBf16D128,
+    &kSm90DecodeBf16D192,
+    &kSm90DecodeFp16D64,
+    &kSm90DecodeFp16D128,
+    &kSm90DecodeFp16D192,
+    // Of those that fit, the first with enough columns is taken.
+    &kSm80DecodeBf16D64,
+    &kSm80DecodeBf16D128,
+    &kSm80DecodeBf16D256,
+    &kSm80DecodeFp16D64,
+    &kSm80DecodeFp16D128,
+    &kSm80DecodeFp16D256,
 };
 constexpr int64_t kAlignment = 256;
-constexpr int32_t kMaxHeadDim = 192;
+constexpr int32_t kMaxMappedHeadDim = 192;
+constexpr int32_t kMinHeadDim = 16, kMaxHeadDim = 256;  // of the sm_80 line
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 bool IsAligned(const void* pointer, uintptr_t bytes) {
   return std::bit_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// What of the contract these kernels implement.
+bool IsOfSm80Line(const DecodeInstance& row) { return row.compute_capability == 80; }
+
+// What every kernel of the family needs.
 KernelStatus CheckShape(const AttentionParams& p) {
   if (p.num_kv_heads < 1 || p.num_q_heads < p.num_kv_heads || p.num_q_heads % p.num_kv_heads != 0) {
     return KernelStatus::kUnsupportedHeads;
@@ -38,13 +52,40 @@ KernelStatus CheckShape(const AttentionParams& p) {
     return KernelStatus::kUnsupportedBlockSize;
   }
   const bool scale_ok = std::isfinite(p.scale * std::numbers::log2e_v<float>);
-  const bool window_ok =
-      p.window_left >= -1 && (p.window_right == -1 || p.causal) && p.window_right >= -1;
-  if (!scale_ok || !window_ok || p.softcap != 0.0f || p.sinks != nullptr ||
-      p.alibi_slopes != nullptr) {
+  const bool softcap_ok = p.softcap >= 0.0f && std::isfinite(p.softcap);
+  if (!scale_ok || !softcap_ok || p.window_left < -1 || p.window_right < -1) {
     return KernelStatus::kUnsupportedOption;
   }
   return KernelStatus::kOk;
+}
+
+// Whether a kernel computes the shape. CheckShape was kOk.
+KernelStatus CheckInstance(const DecodeInstance& row, const AttentionParams& p) {
+  if (p.q_dtype != row.dtype || p.kv_dtype != row.dtype) return KernelStatus::kUnsupportedDType;
+  if (IsOfSm80Line(row)) {
+    const bool fits =
+        p.head_dim >= kMinHeadDim && p.head_dim <= row.head_dim && p.head_dim % 8 == 0;
+    return fits ? KernelStatus::kOk : KernelStatus::kUnsupportedHeadDim;
+  }
+  if (p.head_dim != row.head_dim) return KernelStatus::kUnsupportedHeadDim;
+  const bool has_option = p.softcap != 0.0f || p.sinks != nullptr || p.alibi_slopes != nullptr ||
+                          (p.window_right != -1 && !p.causal);
+  return has_option ? KernelStatus::kUnsupportedOption : KernelStatus::kOk;
+}
+
+bool RunsOn(const DecodeInstance& row, const GpuDevice& device, GpuLine line) {
+  if (IsOfSm80Line(row)) return device.compute_capability >= 80;
+  return line == GpuLine::kAuto && row.compute_capability == device.compute_capability;
+}
+
+// The sm_80 line copies 16 bytes of keys and values at a time, without maps.
+KernelStatus CheckKv(const AttentionParams& p) {
+  if (p.k == nullptr || p.v == nullptr) return KernelStatus::kBadShape;
+  for (const int64_t stride : {p.k_block_stride, p.k_token_stride, p.k_head_stride,
+                               p.v_block_stride, p.v_token_stride, p.v_head_stride}) {
+    if (stride % 8 != 0) return KernelStatus::kBadStride;
+  }
+  return IsAligned(p.k, 16) && IsAligned(p.v, 16) ? KernelStatus::kOk : KernelStatus::kMisaligned;
 }
 
 KernelStatus CheckPointers(const AttentionParams& p, const DecodeLaunch& launch) {
@@ -140,27 +181,38 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
   args.box_tokens = BoxTokens(p.block_size);
   args.window_left = GpuDecodeWindow(p.window_left);
   args.causal = p.causal;
-  args.scale_log2 = p.scale * std::numbers::log2e_v<float>;
+  constexpr float kLog2E = std::numbers::log2e_v<float>;
+  args.scale_log2 = p.scale * kLog2E;
+  args.sinks = p.sinks;
+  args.head_dim = p.head_dim;
+  args.k = p.k;
+  args.v = p.v;
+  args.k_block_stride = p.k_block_stride;
+  args.k_token_stride = p.k_token_stride;
+  args.k_head_stride = p.k_head_stride;
+  args.v_block_stride = p.v_block_stride;
+  args.v_token_stride = p.v_token_stride;
+  args.v_head_stride = p.v_head_stride;
+  args.window_right = GpuDecodeWindow(p.window_right);
+  args.cap_in = p.softcap > 0.0f ? 2.0f * kLog2E * (p.scale / p.softcap) : 0.0f;
+  args.cap_out = p.softcap * kLog2E;
+  args.alibi_slopes = p.alibi_slopes;
   return args;
 }
 
 }  // namespace
 
 KernelStatus PrepareDecode(const AttentionParams& shape, const GpuDevice& device,
-                           DecodeSetup* setup) {
+                           DecodeSetup* setup, GpuLine line) {
   const bool dtype_ok = shape.q_dtype == shape.kv_dtype &&
                         (shape.q_dtype == DType::kBFloat16 || shape.q_dtype == DType::kFloat16);
   if (!dtype_ok) return KernelStatus::kUnsupportedDType;
   if (const KernelStatus status = CheckShape(shape); status != KernelStatus::kOk) return status;
-  const bool has_head_dim =
-      std::any_of(std::begin(kInstances), std::end(kInstances),
-                  [&](const DecodeInstance* row) { return row->head_dim == shape.head_dim; });
-  if (!has_head_dim) return KernelStatus::kUnsupportedHeadDim;
+  if (shape.head_dim < kMinHeadDim || shape.head_dim > kMaxHeadDim || shape.head_dim % 8 != 0) {
+    return KernelStatus::kUnsupportedHeadDim;
+  }
   for (const DecodeInstance* row : kInstances) {
-    if (row->compute_capability != device.compute_capability || row->dtype != shape.q_dtype ||
-        row->head_dim != shape.head_dim) {
-      continue;
-    }
+    if (!RunsOn(*row, device, line) || CheckInstance(*row, shape) != KernelStatus::kOk) continue;
     for (const void* kernel : {row->few_rows, row->many_rows}) {
       if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                row->shared_bytes) != cudaSuccess) {
@@ -174,11 +226,13 @@ KernelStatus PrepareDecode(const AttentionParams& shape, const GpuDevice& device
   return KernelStatus::kUnsupportedDevice;
 }
 
+bool DecodeNeedsKvMaps(const DecodeSetup& setup) { return !IsOfSm80Line(*setup.instance); }
+
 KernelStatus MakeDecodeKvMaps(const AttentionParams& params, int64_t num_blocks,
                               DecodeKvMaps* maps) {
   if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
   if (DTypeBytes(params.kv_dtype) != 2) return KernelStatus::kUnsupportedDType;
-  if (params.head_dim % 64 != 0 || params.head_dim > kMaxHeadDim) {
+  if (params.head_dim % 64 != 0 || params.head_dim > kMaxMappedHeadDim) {
     return KernelStatus::kUnsupportedHeadDim;
   }
   if (num_blocks < 1 || num_blocks > INT32_MAX) return KernelStatus::kBadShape;
@@ -198,21 +252,23 @@ KernelStatus LaunchDecode(const DecodeSetup& setup, const AttentionParams& param
                           GpuStreamHandle stream) {
   const DecodeInstance* instance = setup.instance;
   if (instance == nullptr || setup.num_ctas < 1) return KernelStatus::kUnsupportedDevice;
-  if (params.q_dtype != instance->dtype || params.kv_dtype != instance->dtype) {
-    return KernelStatus::kUnsupportedDType;
-  }
-  if (params.head_dim != instance->head_dim) return KernelStatus::kUnsupportedHeadDim;
   if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
+  if (const KernelStatus status = CheckInstance(*instance, params); status != KernelStatus::kOk) {
+    return status;
+  }
   if (launch.max_q_len == 0) return KernelStatus::kOk;  // no row to write
   if (const KernelStatus status = CheckPointers(params, launch); status != KernelStatus::kOk) {
     return status;
+  }
+  if (IsOfSm80Line(*instance)) {
+    if (const KernelStatus status = CheckKv(params); status != KernelStatus::kOk) return status;
   }
   if (launch.workspace_bytes < DecodeWorkspaceBytes(setup)) {
     return KernelStatus::kWorkspaceTooSmall;
   }
   DecodeArgs args = MakeArgs(setup, params, launch);
   DecodeKvMaps by_value = maps;
-  void* arguments[] = {&args, &by_value.k, &by_value.v};
+  void* arguments[] = {&args, &by_value.k, &by_value.v};  // the sm_80 line takes the first alone
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -222,7 +278,7 @@ KernelStatus LaunchDecode(const DecodeSetup& setup, const AttentionParams& param
   config.dynamicSmemBytes = static_cast<size_t>(instance->shared_bytes);
   config.stream = static_cast<GpuNativeStream>(stream);
   config.attrs = &overlap;
-  config.numAttrs = launch.overlap_previous ? 1 : 0;
+  config.numAttrs = launch.overlap_previous && !IsOfSm80Line(*instance) ? 1 : 0;
   const int64_t rows = int64_t{launch.max_q_len} * args.group;
   const void* kernel = rows <= kDecodeFewRows ? instance->few_rows : instance->many_rows;
   const bool launched = cudaLaunchKernelExC(&config, kernel, arguments) == cudaSuccess;

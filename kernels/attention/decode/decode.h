@@ -1,10 +1,12 @@
 // Decode attention on a GPU, host side: few query rows per sequence against paged keys and values.
 // Compiles without a GPU toolkit. What is computed: attention.md.
 //
-// Supported on compute capability 9.0 (H100, H200): q, o and KV all bfloat16 or all float16;
-// head_dim 64, 128, 192; block_size a multiple of 16 in 16..256; any group and query lengths
-// (keys are read once per 16 packed rows); causal or not; window_left. Not: softcap, sinks, ALiBi,
-// a right window without causal. PrepareDecode says so at start-up.
+// Two lines. sm_90a, on compute capability 9.0 (H100, H200): head_dim 64, 128, 192; causal or not;
+// window_left; not softcap, sinks, ALiBi, a right window without causal. sm_80, on 8.0 and up, for
+// all that sm_90a does not serve: head_dim 16..256 in steps of 8, every mask and option; keys and
+// values 16-byte aligned with strides that are multiples of 8. Both: q, o and KV all bfloat16 or
+// all float16; block_size a multiple of 16 in 16..256; any group and query lengths (keys are read
+// once per 16 packed rows). PrepareDecode says at start-up what cannot be served.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +28,15 @@ struct DecodeSetup {
   int32_t num_ctas = 0;  // grid of every launch: GpuDecodePlanParams::num_ctas
 };
 
+enum class GpuLine : uint8_t { kAuto, kSm80 };  // kAuto: the best that serves the shape
+
 // kOk, or why this shape cannot be served there. Reads no pointer.
 KernelStatus PrepareDecode(const AttentionParams& shape, const GpuDevice& device,
-                           DecodeSetup* setup);
+                           DecodeSetup* setup, GpuLine line = GpuLine::kAuto);
 
-// Where the keys and values of a layer lie, for the copy engine. Made when the pool is made.
+// Where the keys and values of a layer lie, for the copy engine. Made when the pool is made; the
+// sm_80 line needs none: it takes k and v as the launch's params have them.
+bool DecodeNeedsKvMaps(const DecodeSetup& setup);
 struct DecodeKvMaps {
   TensorMap k, v;
 };
@@ -50,7 +56,8 @@ struct DecodeLaunch {
   int64_t workspace_bytes = 0;
   // The kernel may start while the one before it in the stream still runs. That one may write q and
   // the keys and values of the batch's query tokens; the plan, the block table and all older keys
-  // and values were written by what is before it. Nothing needs the caller's care otherwise.
+  // and values were written by what is before it. Nothing needs the caller's care otherwise. The
+  // sm_80 line never starts early.
   bool overlap_previous = false;
 };
 

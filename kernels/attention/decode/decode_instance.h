@@ -8,9 +8,10 @@
 namespace longspan {
 
 struct DecodeInstance {
-  int32_t compute_capability;  // exactly this one: the code is architecture-specific
-  DType dtype;                 // of queries, keys, values and output
-  int32_t head_dim;
+  // 90: exactly this one, the code is architecture-specific. 80: this one and all newer ones.
+  int32_t compute_capability;
+  DType dtype;           // of queries, keys, values and output
+  int32_t head_dim;      // 80: the largest; smaller ones are padded in shared memory
   const void* few_rows;  // at most kDecodeFewRows packed rows in every sequence
   const void* many_rows;
   int32_t num_threads;
@@ -21,5 +22,7 @@ inline constexpr int32_t kDecodeFewRows = 8;
 
 extern const DecodeInstance kSm90DecodeBf16D64, kSm90DecodeBf16D128, kSm90DecodeBf16D192,
     kSm90DecodeFp16D64, kSm90DecodeFp16D128, kSm90DecodeFp16D192;
+extern const DecodeInstance kSm80DecodeBf16D64, kSm80DecodeBf16D128, kSm80DecodeBf16D256,
+    kSm80DecodeFp16D64, kSm80DecodeFp16D128, kSm80DecodeFp16D256;
 
 }  // namespace longspan

@@ -30,13 +30,20 @@ __device__ __forceinline__ float MergeBase(float maximum) {
   return maximum == -INFINITY ? 0.0f : maximum;
 }
 
-// Final write of elements [d, d + 4) of a row; d = 0 also writes lse.
+// Final write of elements [d, d + 4) of a row, unless they are padding; d = 0 also writes lse.
 template <typename Element>
 __device__ __forceinline__ void WriteOutput(const DecodeArgs& args, const DecodePart& part, int row,
                                             int d, float maximum, const DecodeSum& total) {
-  const float inverse = total.sum == 0.0f ? 0.0f : 1.0f / total.sum;
+  if (d >= args.head_dim) return;
   const int64_t token = DecodeToken(args, part, row);
   const int32_t head = DecodeQueryHead(args, part, row);
+  float denominator = total.sum;
+  if (args.sinks != nullptr) {
+    constexpr float kLog2E = 1.44269504089f;
+    denominator += ptx::Exp2(kLog2E * args.sinks[head] - maximum);
+  }
+  // No visible key: zeros, sink or not.
+  const float inverse = total.sum == 0.0f ? 0.0f : 1.0f / denominator;
   auto* o =
       static_cast<uint16_t*>(args.o) + token * args.o_token_stride + head * args.o_head_stride + d;
   *reinterpret_cast<uint2*>(o) =

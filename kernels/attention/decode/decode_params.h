@@ -30,10 +30,21 @@ struct DecodeArgs {
   DecodePartialSum* partial_sum;  // [2 * grid, kGpuDecodeRows]
   int32_t* arrivals;  // [grid], parts written of the unit that began there; 0 between launches
   int32_t num_q_heads, num_kv_heads, group;
+  int32_t head_dim;                // at most the kernel's
   int32_t block_size, box_tokens;  // a box: the tokens that one copy brings
   int32_t window_left;             // -1: open
   bool causal;
-  float scale_log2;  // score scale times log2(e)
+  float scale_log2;    // score scale times log2(e)
+  const float* sinks;  // [num_q_heads] or null
+
+  // What only the sm_80 line reads. sm_90a has tensor maps for k and v.
+  const void* k;  // [num_blocks, block_size, num_kv_heads, head_dim]
+  const void* v;
+  int64_t k_block_stride, k_token_stride, k_head_stride;
+  int64_t v_block_stride, v_token_stride, v_head_stride;
+  int32_t window_right;   // -1: open
+  float cap_in, cap_out;  // with softcap c: 2 log2(e) scale / c, and c log2(e); else cap_out = 0
+  const float* alibi_slopes;  // [num_q_heads] or null
 };
 
 }  // namespace longspan

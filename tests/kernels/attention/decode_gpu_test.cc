@@ -419,7 +419,7 @@ TEST_F(GpuDecode, WrongArgumentsAreRefusedWithTheirReason) {
 TEST(DecodeRefusals, PrepareNamesWhatIsNotSupported) {
   PagedAttention problem(Case());
   const GpuDevice hopper = {.name = "H200", .compute_capability = 90, .num_sms = 132};
-  const GpuDevice ampere = {.name = "A100", .compute_capability = 80, .num_sms = 108};
+  const GpuDevice turing = {.name = "T4", .compute_capability = 75, .num_sms = 40};
   DecodeSetup setup;
   auto prepare = [&](auto change, const GpuDevice& device) {
     AttentionParams params = problem.params();
@@ -427,21 +427,38 @@ TEST(DecodeRefusals, PrepareNamesWhatIsNotSupported) {
     return PrepareDecode(params, device, &setup);
   };
   using P = AttentionParams&;
-  EXPECT_EQ(prepare([](P) {}, ampere), KernelStatus::kUnsupportedDevice);
+  EXPECT_EQ(prepare([](P) {}, turing), KernelStatus::kUnsupportedDevice);
   EXPECT_EQ(prepare([](P p) { p.q_dtype = DType::kFloat32; }, hopper),
             KernelStatus::kUnsupportedDType);
   EXPECT_EQ(prepare([](P p) { p.kv_dtype = DType::kFloat16; }, hopper),
             KernelStatus::kUnsupportedDType);
-  EXPECT_EQ(prepare([](P p) { p.head_dim = 96; }, hopper), KernelStatus::kUnsupportedHeadDim);
+  EXPECT_EQ(prepare([](P p) { p.head_dim = 100; }, hopper), KernelStatus::kUnsupportedHeadDim);
   EXPECT_EQ(prepare([](P p) { p.block_size = 24; }, hopper), KernelStatus::kUnsupportedBlockSize);
   EXPECT_EQ(prepare([](P p) { p.block_size = 512; }, hopper), KernelStatus::kUnsupportedBlockSize);
   EXPECT_EQ(prepare([](P p) { p.num_q_heads = 9; }, hopper), KernelStatus::kUnsupportedHeads);
   EXPECT_EQ(prepare([](P p) { p.scale = INFINITY; }, hopper), KernelStatus::kUnsupportedOption);
   EXPECT_EQ(prepare([](P p) { p.window_left = -2; }, hopper), KernelStatus::kUnsupportedOption);
-  EXPECT_EQ(prepare([](P p) { p.causal = false, p.window_right = 3; }, hopper),
-            KernelStatus::kUnsupportedOption);
+}
+
+// What sm_90a does not compute, the sm_80 line does.
+TEST_F(GpuDecode, ShapesThatTheFastLineDoesNotServeGoToTheOther) {
+  PagedAttention problem(Case());
+  const GpuDevice device = FindGpuDevice().value();
+  auto needs_maps = [&](auto change, GpuLine line = GpuLine::kAuto) {
+    AttentionParams params = problem.params();
+    change(params);
+    DecodeSetup setup;
+    EXPECT_EQ(PrepareDecode(params, device, &setup, line), KernelStatus::kOk);
+    return DecodeNeedsKvMaps(setup);
+  };
+  using P = AttentionParams&;
   const float sinks[8] = {};
-  EXPECT_EQ(prepare([&](P p) { p.sinks = sinks; }, hopper), KernelStatus::kUnsupportedOption);
+  EXPECT_TRUE(needs_maps([](P) {}));
+  EXPECT_FALSE(needs_maps([](P) {}, GpuLine::kSm80));
+  EXPECT_FALSE(needs_maps([](P p) { p.head_dim = 96; }));
+  EXPECT_FALSE(needs_maps([](P p) { p.softcap = 30.0f; }));
+  EXPECT_FALSE(needs_maps([](P p) { p.causal = false, p.window_right = 3; }));
+  EXPECT_FALSE(needs_maps([&](P p) { p.sinks = sinks; }));
 }
 
 }  // namespace

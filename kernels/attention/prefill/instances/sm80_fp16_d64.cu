@@ -1,0 +1,9 @@
+// Prefill for sm_80 and up: float16, head_dim up to 64.
+#include "kernels/attention/prefill/sm80_prefill_kernel.cuh"
+
+namespace longspan {
+
+const Sm80PrefillInstance kSm80PrefillFp16D64 =
+    MakeSm80PrefillInstance<Sm80PrefillTraits<ptx::Float16, 64>>(DType::kFloat16);
+
+}  // namespace longspan
