@@ -178,6 +178,7 @@ void FillRopeTableCpu(ThreadPool& pool, const RopeFrequencies& frequencies,
 }
 
 KernelStatus RopeCpu(ThreadPool& pool, const RopeParams& params) {
+  if (params.dtype != DType::kFloat32) return KernelStatus::kUnsupportedDType;
   if (params.num_tokens < 0 || params.num_heads < 1 || params.rotary_dim < 0 ||
       params.rotary_dim % 2 != 0 || params.rotary_dim > params.head_dim) {
     return KernelStatus::kBadShape;
@@ -189,7 +190,8 @@ KernelStatus RopeCpu(ThreadPool& pool, const RopeParams& params) {
               for (int64_t token = begin; token < end; ++token) {
                 const float* row = params.cos_sin + token * 2 * num_pairs;
                 for (int64_t head = 0; head < params.num_heads; ++head) {
-                  float* x = params.x + token * params.token_stride + head * params.head_stride;
+                  float* x = static_cast<float*>(params.x) + token * params.token_stride +
+                             head * params.head_stride;
                   if (half_split) {
                     HWY_DYNAMIC_DISPATCH(RotateHalfSplit)(x, row, static_cast<size_t>(num_pairs));
                   } else {
