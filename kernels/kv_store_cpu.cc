@@ -56,6 +56,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "kernels/cpu/split_rows.h"
 
@@ -69,6 +71,10 @@ KernelStatus Check(const KvPoolView& pool, const KvStoreParams& params) {
     return KernelStatus::kUnsupportedDType;
   }
   if (pool.num_kv_heads < 1 || pool.head_dim < 1 || pool.block_size < 1 || params.num_tokens < 0) {
+    return KernelStatus::kBadShape;
+  }
+  if (params.cos_sin != nullptr &&
+      (params.rotary_dim < 0 || params.rotary_dim % 2 != 0 || params.rotary_dim > pool.head_dim)) {
     return KernelStatus::kBadShape;
   }
   if (Is8Bit(pool.dtype) && (pool.k_scales == nullptr || pool.v_scales == nullptr)) {
@@ -114,6 +120,17 @@ void StoreFloats(const float* from, char* to, DType dtype, float scale, size_t c
   for (; i < count; ++i) narrow[i] = half ? FloatToFloat16(from[i]) : FloatToBFloat16(from[i]);
 }
 
+void Widen(const char* from, DType type, size_t count, float* to) {
+  if (type == DType::kFloat32) {
+    std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  const auto* narrow = reinterpret_cast<const uint16_t*>(from);
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = type == DType::kFloat16 ? Float16ToFloat(narrow[i]) : BFloat16ToFloat(narrow[i]);
+  }
+}
+
 // from: elements of from_type.
 void StoreRow(const char* from, DType from_type, char* to, DType to_type, float scale,
               size_t count) {
@@ -124,18 +141,14 @@ void StoreRow(const char* from, DType from_type, char* to, DType to_type, float 
   float wide[kChunk];
   for (size_t first = 0; first < count; first += kChunk) {
     const size_t n = std::min(kChunk, count - first);
-    const auto* narrow = reinterpret_cast<const uint16_t*>(from) + first;
-    for (size_t i = 0; i < n; ++i) {
-      wide[i] =
-          from_type == DType::kFloat16 ? Float16ToFloat(narrow[i]) : BFloat16ToFloat(narrow[i]);
-    }
+    Widen(from + first * sizeof(uint16_t), from_type, n, wide);
     StoreFloats(wide, to + first * static_cast<size_t>(DTypeBytes(to_type)), to_type, scale, n);
   }
 }
 
-// Keys or values of one head of one token.
+// Keys or values of one head of one token. rotated: head_dim floats of scratch; empty: no rotation.
 void StoreHead(const KvPoolView& pool, const KvStoreParams& params, bool values, int64_t token,
-               int64_t head, int64_t slot) {
+               int64_t head, int64_t slot, std::span<float> rotated) {
   const int64_t block = slot / pool.block_size;
   const int64_t from = values ? token * params.v_token_stride + head * params.v_head_stride
                               : token * params.k_token_stride + head * params.k_head_stride;
@@ -145,9 +158,17 @@ void StoreHead(const KvPoolView& pool, const KvStoreParams& params, bool values,
         values ? pool.v_scales[block * pool.v_scale_block_stride + head * pool.v_scale_head_stride]
                : pool.k_scales[block * pool.k_scale_block_stride + head * pool.k_scale_head_stride];
   }
-  StoreRow(static_cast<const char*>(values ? params.v : params.k) + from * DTypeBytes(params.dtype),
-           params.dtype, RowOf(pool, values, block, slot % pool.block_size, head), pool.dtype,
-           scale, static_cast<size_t>(pool.head_dim));
+  const char* row =
+      static_cast<const char*>(values ? params.v : params.k) + from * DTypeBytes(params.dtype);
+  char* to = RowOf(pool, values, block, slot % pool.block_size, head);
+  const auto count = static_cast<size_t>(pool.head_dim);
+  if (values || rotated.empty()) {
+    return StoreRow(row, params.dtype, to, pool.dtype, scale, count);
+  }
+  Widen(row, params.dtype, count, rotated.data());
+  RotateRowCpu(rotated.data(), params.cos_sin + token * params.rotary_dim, params.rotary_dim,
+               params.pairs);
+  StoreFloats(rotated.data(), to, pool.dtype, scale, count);
 }
 
 }  // namespace
@@ -156,12 +177,14 @@ KernelStatus KvStoreCpu(ThreadPool& threads, const KvPoolView& pool, const KvSto
   if (const KernelStatus status = Check(pool, params); status != KernelStatus::kOk) return status;
   SplitRows(threads, params.num_tokens, int64_t{2} * pool.num_kv_heads * pool.head_dim,
             [&](int64_t begin, int64_t end) {
+              std::vector<float> rotated(
+                  params.cos_sin != nullptr ? static_cast<size_t>(pool.head_dim) : 0);
               for (int64_t token = begin; token < end; ++token) {
                 const int64_t slot = params.slot_mapping[token];
                 if (slot < 0) continue;
                 for (int64_t head = 0; head < pool.num_kv_heads; ++head) {
-                  StoreHead(pool, params, false, token, head, slot);
-                  StoreHead(pool, params, true, token, head, slot);
+                  StoreHead(pool, params, false, token, head, slot, rotated);
+                  StoreHead(pool, params, true, token, head, slot, rotated);
                 }
               }
             });

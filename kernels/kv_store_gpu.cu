@@ -1,6 +1,7 @@
-// New keys and values into their slots of the paged pool, converted or quantised on the way. One
-// block of threads per token; its threads take the chunks of kWidth elements of all heads, keys
-// first, then values. Bound by memory when tokens are many, by the launch when they are few.
+// New keys, rotated if wanted, and values into their slots of the paged pool, converted or
+// quantised on the way. One block of threads per token; its threads take the chunks of kWidth
+// elements of all heads, keys first, then values. Bound by memory when tokens are many, by the
+// launch when they are few.
 #include "kernels/element_io.cuh"
 #include "kernels/gpu_launch.cuh"
 #include "kernels/kv_store.h"
@@ -9,6 +10,37 @@ namespace longspan {
 namespace {
 
 constexpr int kThreads = 256;
+
+// Rotates x, elements [d, d + kWidth) of the key that begins at element `head`, with the partners
+// that it loads. A chunk lies wholly inside or outside of rotary_dim and of each half.
+template <int kWidth>
+__device__ __forceinline__ void RotateChunk(const KvStoreParams& p, int64_t head, int d,
+                                            const float* cosines, float (&x)[kWidth]) {
+  const int num_pairs = p.rotary_dim / 2;
+  if (p.pairs == RopePairs::kHalfSplit || kWidth == 1) {
+    const bool half_split = p.pairs == RopePairs::kHalfSplit;
+    const bool first = half_split ? d < num_pairs : d % 2 == 0;  // of its pair
+    const int pair = !half_split ? d / 2 : first ? d : d - num_pairs;
+    const int distance = half_split ? num_pairs : 1;
+    float partner[kWidth], cosine[kWidth], sine[kWidth];
+    LoadElements(p.k, p.dtype, head + d + (first ? distance : -distance), partner);
+    LoadElements(cosines, DType::kFloat32, pair, cosine);
+    LoadElements(cosines, DType::kFloat32, num_pairs + pair, sine);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      x[i] = fmaf(first ? -partner[i] : partner[i], sine[i], x[i] * cosine[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i + 1 < kWidth; i += 2) {
+      const float cosine = cosines[(d + i) / 2];
+      const float sine = cosines[num_pairs + (d + i) / 2];
+      const float a = x[i];
+      x[i] = fmaf(-x[i + 1], sine, a * cosine);
+      x[i + 1] = fmaf(a, sine, x[i + 1] * cosine);
+    }
+  }
+}
 
 template <int kWidth>
 __device__ __forceinline__ void StoreChunk(const KvPoolView& pool, const KvStoreParams& params,
@@ -22,6 +54,9 @@ __device__ __forceinline__ void StoreChunk(const KvPoolView& pool, const KvStore
           : block * pool.k_block_stride + offset * pool.k_token_stride + head * pool.k_head_stride;
   float x[kWidth];
   LoadElements(values ? params.v : params.k, params.dtype, from + d, x);
+  if (!values && params.cos_sin != nullptr && d < params.rotary_dim) {
+    RotateChunk(params, from, d, params.cos_sin + token * params.rotary_dim, x);
+  }
   if (DTypeBytes(pool.dtype) == 1) {
     const float scale =
         values ? pool.v_scales[block * pool.v_scale_block_stride + head * pool.v_scale_head_stride]
@@ -59,6 +94,10 @@ KernelStatus CheckShape(const KvPoolView& pool, const KvStoreParams& p) {
       p.num_tokens > std::numeric_limits<int32_t>::max()) {
     return KernelStatus::kBadShape;
   }
+  if (p.cos_sin != nullptr &&
+      (p.rotary_dim < 0 || p.rotary_dim % 2 != 0 || p.rotary_dim > pool.head_dim)) {
+    return KernelStatus::kBadShape;
+  }
   const bool scaled = DTypeBytes(pool.dtype) == 1;
   if (scaled && (pool.k_scales == nullptr || pool.v_scales == nullptr)) {
     return KernelStatus::kBadShape;
@@ -82,12 +121,16 @@ KernelStatus CheckPointers(const KvPoolView& pool, const KvStoreParams& p) {
   const int bytes = DTypeBytes(p.dtype);
   const bool ok = IsAligned(pool.k, pool_bytes) && IsAligned(pool.v, pool_bytes) &&
                   IsAligned(p.k, bytes) && IsAligned(p.v, bytes) && IsAligned(p.slot_mapping, 8) &&
-                  IsAligned(pool.k_scales, 4) && IsAligned(pool.v_scales, 4);
+                  IsAligned(pool.k_scales, 4) && IsAligned(pool.v_scales, 4) &&
+                  IsAligned(p.cos_sin, 4);
   return ok ? KernelStatus::kOk : KernelStatus::kMisaligned;
 }
 
 bool IsVector(const KvPoolView& pool, const KvStoreParams& p) {
-  return pool.head_dim % kVectorWidth == 0 &&
+  const int rotary_multiple = p.pairs == RopePairs::kHalfSplit ? 16 : 8;
+  const bool rotation_fits =
+      p.cos_sin == nullptr || (p.rotary_dim % rotary_multiple == 0 && IsAligned(p.cos_sin, 16));
+  return rotation_fits && pool.head_dim % kVectorWidth == 0 &&
          IsVectorizable(pool.k, {pool.k_block_stride, pool.k_token_stride, pool.k_head_stride}) &&
          IsVectorizable(pool.v, {pool.v_block_stride, pool.v_token_stride, pool.v_head_stride}) &&
          IsVectorizable(p.k, {p.k_token_stride, p.k_head_stride}) &&

@@ -79,6 +79,9 @@ struct RopeParams {
   DType dtype = DType::kFloat32;
 };
 
+// One head of one token on the calling thread: x[0, rotary_dim), cos_sin as above for that token.
+void RotateRowCpu(float* x, const float* cos_sin, int32_t rotary_dim, RopePairs pairs);
+
 // float32 only, else kUnsupportedDType.
 KernelStatus RopeCpu(ThreadPool& pool, const RopeParams& params);
 

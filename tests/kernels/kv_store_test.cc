@@ -228,6 +228,40 @@ TEST(KvStore, SixteenBitRowsAreWidenedFirst) {
   }
 }
 
+TEST(KvStore, KeysAreRotatedBeforeTheyAreRoundedAndValuesAreNot) {
+  ThreadPool threads(1);
+  std::vector<float> table(5 * 16);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = 0.1f * static_cast<float>(i % 16) - 0.7f;
+  for (const RopePairs pairs : {RopePairs::kHalfSplit, RopePairs::kInterleaved}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Pool fused(dtype), apart(dtype);
+      Rows rows({7, 0, -1, 23, 6});
+      KvStoreParams params = rows.params;
+      params.cos_sin = table.data();
+      params.rotary_dim = 16;
+      params.pairs = pairs;
+      ASSERT_EQ(KvStoreCpu(threads, fused.view, params), KernelStatus::kOk);
+      ASSERT_EQ(RopeCpu(threads, {.x = rows.k.data(),
+                                  .token_stride = 100,
+                                  .head_stride = 30,
+                                  .num_tokens = 5,
+                                  .num_heads = kHeads,
+                                  .head_dim = kDim,
+                                  .rotary_dim = 16,
+                                  .pairs = pairs,
+                                  .cos_sin = table.data()}),
+                KernelStatus::kOk);
+      ASSERT_EQ(KvStoreCpu(threads, apart.view, rows.params), KernelStatus::kOk);
+      EXPECT_EQ(fused.k, apart.k);
+      EXPECT_EQ(fused.v, apart.v);
+      params.rotary_dim = kDim + 2;
+      EXPECT_EQ(KvStoreCpu(threads, fused.view, params), KernelStatus::kBadShape);
+      params.rotary_dim = 3;
+      EXPECT_EQ(KvStoreCpu(threads, fused.view, params), KernelStatus::kBadShape);
+    }
+  }
+}
+
 TEST(KvStore, WhatIsNotSupportedIsRefused) {
   ThreadPool threads(1);
   KvPoolView view = Pool(DType::kInt8).view;

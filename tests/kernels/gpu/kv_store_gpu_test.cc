@@ -86,6 +86,7 @@ class Problem {
     params.slot_mapping = slots_.data();
     ASSERT_EQ(KvStoreCpu(threads, view, params), KernelStatus::kOk);
   }
+  KvStoreParams& params() { return params_; }
   const std::vector<std::byte>& pool_k() const { return pool_k_; }
   const std::vector<std::byte>& pool_v() const { return pool_v_; }
 
@@ -262,6 +263,45 @@ TEST_F(KvStoreOnGpu, NanStaysNan) {
   }
 }
 
+// The table holds quarter turns and halves, so that every product is exact and so are the bits.
+void ExpectRotatedCpuBytes(const Shape& shape, int32_t rotary_dim, RopePairs pairs) {
+  SCOPED_TRACE(testing::Message() << shape << " rotary_dim " << rotary_dim << " pairs "
+                                  << static_cast<int>(pairs));
+  const std::vector<float> values = {1.0f, -2.0f, 0.5f, 3.0f, -0.25f, 7.0f, 1.5f};
+  Problem problem(shape, kSlots, values);
+  std::vector<float> table(kSlots.size() * static_cast<size_t>(rotary_dim));
+  for (size_t i = 0; i < table.size(); ++i) {
+    table[i] = std::vector<float>{0.0f, 1.0f, -1.0f, 0.5f, 0.25f}[i * 7 % 5];
+  }
+  problem.params().rotary_dim = rotary_dim;
+  problem.params().pairs = pairs;
+  Problem::OnDevice device(problem);
+  DeviceArray<float> device_table(table);
+  device.params.cos_sin = device_table.data();
+  ASSERT_EQ(KvStoreGpu(device.view, device.params, nullptr), KernelStatus::kOk);
+  problem.params().cos_sin = table.data();
+  problem.RunOnCpu();
+  const int bytes = DTypeBytes(shape.pool);
+  EXPECT_EQ(FirstDifference(device.pool_k.Bytes("keys"), problem.pool_k(), bytes), "") << "keys";
+  EXPECT_EQ(FirstDifference(device.pool_v.Bytes("values"), problem.pool_v(), bytes), "")
+      << "values";
+}
+
+TEST_F(KvStoreOnGpu, KeysAreRotatedBeforeTheyAreStored) {
+  for (const RopePairs pairs : {RopePairs::kHalfSplit, RopePairs::kInterleaved}) {
+    for (const DType in : kInputTypes) {
+      for (const DType pool : kPoolTypes) {
+        ExpectRotatedCpuBytes({.in = in, .pool = pool}, 128, pairs);
+        ExpectRotatedCpuBytes({.in = in, .pool = pool}, 64, pairs);
+        ExpectRotatedCpuBytes({.in = in, .pool = pool}, 24, pairs);
+        ExpectRotatedCpuBytes({.in = in, .pool = pool}, 0, pairs);
+        ExpectRotatedCpuBytes({.heads = 2, .dim = 21, .in = in, .pool = pool}, 18, pairs);
+        ExpectRotatedCpuBytes({.in = in, .pool = pool, .shift = 4}, 32, pairs);
+      }
+    }
+  }
+}
+
 TEST_F(KvStoreOnGpu, NoTokenAndOnlyUnstoredTokensChangeNothing) {
   Problem problem({}, {-1, -1});
   Problem::OnDevice device(problem);
@@ -355,6 +395,16 @@ TEST(KvStoreRefusals, NameTheReason) {
   EXPECT_EQ(store([](V, P p) { p.slot_mapping = nullptr; }), KernelStatus::kBadShape);
   EXPECT_EQ(store([](V, P p) { p.num_tokens = -1; }), KernelStatus::kBadShape);
   EXPECT_EQ(store([](V, P p) { p.num_tokens = int64_t{1} << 31; }), KernelStatus::kBadShape);
+  EXPECT_EQ(store([&](V, P p) {
+              p.cos_sin = memory;
+              p.rotary_dim = 3;
+            }),
+            KernelStatus::kBadShape);
+  EXPECT_EQ(store([&](V, P p) {
+              p.cos_sin = memory;
+              p.rotary_dim = 10;
+            }),
+            KernelStatus::kBadShape);
   EXPECT_EQ(store([](V v, P) { v.v_token_stride = -8; }), KernelStatus::kBadStride);
   EXPECT_EQ(store([](V, P p) { p.k_head_stride = -8; }), KernelStatus::kBadStride);
   EXPECT_EQ(store([](V, P p) { p.k = static_cast<const char*>(p.k) + 2; }),
