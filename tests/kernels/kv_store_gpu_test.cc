@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_store.h"
-#include "tests/kernels/gpu/device_array.h"
+#include "tests/kernels/device_array.h"
 
 namespace longspan {
 namespace {
@@ -16,7 +16,6 @@ class KvStoreOnGpu : public GpuKernel {};
 
 constexpr DType kPoolTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                                 DType::kFloat8E4M3, DType::kInt8};
-constexpr DType kInputTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 struct Shape {
   int32_t heads = 3;
@@ -148,7 +147,7 @@ void ExpectCpuBytes(const Shape& shape, const std::vector<int64_t>& slots,
 const std::vector<int64_t> kSlots = {7, 0, -1, 111, 16, 15, 33, -5, 64};
 
 TEST_F(KvStoreOnGpu, EveryPairOfTypesGivesTheCpusBytes) {
-  for (const DType in : kInputTypes) {
+  for (const DType in : kFloatTypes) {
     for (const DType pool : kPoolTypes) {
       ExpectCpuBytes({.in = in, .pool = pool}, kSlots);
       ExpectCpuBytes({.in = in, .pool = pool, .heads_first = true}, kSlots);
@@ -157,7 +156,7 @@ TEST_F(KvStoreOnGpu, EveryPairOfTypesGivesTheCpusBytes) {
 }
 
 TEST_F(KvStoreOnGpu, OddShapesTakeTheScalarPathToTheSameBytes) {
-  for (const DType in : kInputTypes) {
+  for (const DType in : kFloatTypes) {
     for (const DType pool : kPoolTypes) {
       ExpectCpuBytes({.heads = 5, .dim = 20, .in = in, .pool = pool}, kSlots);
       ExpectCpuBytes(
@@ -251,7 +250,7 @@ TEST_F(KvStoreOnGpu, SixteenBitTypesRoundAsTheCpu) {
 }
 
 TEST_F(KvStoreOnGpu, NanStaysNan) {
-  for (const DType in : kInputTypes) {
+  for (const DType in : kFloatTypes) {
     for (const DType pool : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       Problem problem({.heads = 1, .dim = 8, .num_blocks = 1, .in = in, .pool = pool}, {0},
                       {std::nanf("")});
@@ -289,7 +288,7 @@ void ExpectRotatedCpuBytes(const Shape& shape, int32_t rotary_dim, RopePairs pai
 
 TEST_F(KvStoreOnGpu, KeysAreRotatedBeforeTheyAreStored) {
   for (const RopePairs pairs : {RopePairs::kHalfSplit, RopePairs::kInterleaved}) {
-    for (const DType in : kInputTypes) {
+    for (const DType in : kFloatTypes) {
       for (const DType pool : kPoolTypes) {
         ExpectRotatedCpuBytes({.in = in, .pool = pool}, 128, pairs);
         ExpectRotatedCpuBytes({.in = in, .pool = pool}, 64, pairs);

@@ -12,7 +12,7 @@
 #include "kernels/random_stream.h"
 #include "kernels/sampling.h"
 #include "model/sampler.h"
-#include "tests/kernels/gpu/device_array.h"
+#include "tests/kernels/device_array.h"
 
 namespace longspan {
 namespace {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -89,6 +90,8 @@ class DeviceArray {
   DeviceBytes bytes_;
 };
 
+inline constexpr DType kFloatTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
 // Floats as elements of float32, float16 or bfloat16, and back.
 inline std::vector<std::byte> Encoded(DType dtype, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * static_cast<size_t>(DTypeBytes(dtype)));
@@ -137,6 +140,20 @@ inline double RoundingTolerance(DType dtype, double reference, double error) {
                                                        : 0x1p-8;
   const double least = dtype == DType::kFloat16 ? 0x1p-25 : 1e-37;
   return std::fabs(reference) * (half_place + error) * (1 + 0x1p-7) + least;
+}
+
+// Fails at the first element that lies further from its reference than allowed.
+template <typename Tolerance>
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& expected,
+                 Tolerance tolerance) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::fabs(double{got[i]} - double{expected[i]});
+    const bool same = got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]));
+    ASSERT_TRUE(same || off <= tolerance(expected[i]))
+        << "element " << i << ": " << got[i] << ", not " << expected[i] << " within "
+        << tolerance(expected[i]);
+  }
 }
 
 // Empty, or the first index where two arrays of bytes differ.
