@@ -54,20 +54,30 @@ size_t StoreBFloats(const float* from, uint16_t* to, size_t count) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <algorithm>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "kernels/cpu/split_rows.h"
 
 namespace longspan {
 namespace {
 
-bool IsPoolType(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-}
+bool Is8Bit(DType dtype) { return DTypeBytes(dtype) == 1; }
 
-KernelStatus CheckPool(const KvPoolView& pool) {
-  if (!IsPoolType(pool.dtype)) return KernelStatus::kUnsupportedDType;
-  if (pool.num_kv_heads < 1 || pool.head_dim < 1 || pool.block_size < 1) {
+KernelStatus Check(const KvPoolView& pool, const KvStoreParams& params) {
+  if (DTypeBytes(pool.dtype) == 0 || DTypeBytes(params.dtype) < 2) {
+    return KernelStatus::kUnsupportedDType;
+  }
+  if (pool.num_kv_heads < 1 || pool.head_dim < 1 || pool.block_size < 1 || params.num_tokens < 0) {
+    return KernelStatus::kBadShape;
+  }
+  if (params.cos_sin != nullptr &&
+      (params.rotary_dim < 0 || params.rotary_dim % 2 != 0 || params.rotary_dim > pool.head_dim)) {
+    return KernelStatus::kBadShape;
+  }
+  if (Is8Bit(pool.dtype) && (pool.k_scales == nullptr || pool.v_scales == nullptr)) {
     return KernelStatus::kBadShape;
   }
   return KernelStatus::kOk;
@@ -89,9 +99,18 @@ HWY_EXPORT(StoreBFloats);
 
 namespace {
 
-void StoreRow(const float* from, char* to, DType dtype, size_t count) {
+void StoreFloats(const float* from, char* to, DType dtype, float scale, size_t count) {
   if (dtype == DType::kFloat32) {
     std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  if (dtype == DType::kFloat8E4M3) {
+    for (size_t i = 0; i < count; ++i)
+      to[i] = static_cast<char>(FloatToFloat8E4M3(from[i] / scale));
+    return;
+  }
+  if (dtype == DType::kInt8) {
+    for (size_t i = 0; i < count; ++i) to[i] = static_cast<char>(FloatToInt8(from[i] / scale));
     return;
   }
   auto* narrow = reinterpret_cast<uint16_t*>(to);
@@ -101,25 +120,71 @@ void StoreRow(const float* from, char* to, DType dtype, size_t count) {
   for (; i < count; ++i) narrow[i] = half ? FloatToFloat16(from[i]) : FloatToBFloat16(from[i]);
 }
 
+void Widen(const char* from, DType type, size_t count, float* to) {
+  if (type == DType::kFloat32) {
+    std::memcpy(to, from, count * sizeof(float));
+    return;
+  }
+  const auto* narrow = reinterpret_cast<const uint16_t*>(from);
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = type == DType::kFloat16 ? Float16ToFloat(narrow[i]) : BFloat16ToFloat(narrow[i]);
+  }
+}
+
+// from: elements of from_type.
+void StoreRow(const char* from, DType from_type, char* to, DType to_type, float scale,
+              size_t count) {
+  if (from_type == DType::kFloat32) {
+    return StoreFloats(reinterpret_cast<const float*>(from), to, to_type, scale, count);
+  }
+  constexpr size_t kChunk = 256;
+  float wide[kChunk];
+  for (size_t first = 0; first < count; first += kChunk) {
+    const size_t n = std::min(kChunk, count - first);
+    Widen(from + first * sizeof(uint16_t), from_type, n, wide);
+    StoreFloats(wide, to + first * static_cast<size_t>(DTypeBytes(to_type)), to_type, scale, n);
+  }
+}
+
+// Keys or values of one head of one token. rotated: head_dim floats of scratch; empty: no rotation.
+void StoreHead(const KvPoolView& pool, const KvStoreParams& params, bool values, int64_t token,
+               int64_t head, int64_t slot, std::span<float> rotated) {
+  const int64_t block = slot / pool.block_size;
+  const int64_t from = values ? token * params.v_token_stride + head * params.v_head_stride
+                              : token * params.k_token_stride + head * params.k_head_stride;
+  float scale = 1.0f;
+  if (Is8Bit(pool.dtype)) {
+    scale =
+        values ? pool.v_scales[block * pool.v_scale_block_stride + head * pool.v_scale_head_stride]
+               : pool.k_scales[block * pool.k_scale_block_stride + head * pool.k_scale_head_stride];
+  }
+  const char* row =
+      static_cast<const char*>(values ? params.v : params.k) + from * DTypeBytes(params.dtype);
+  char* to = RowOf(pool, values, block, slot % pool.block_size, head);
+  const auto count = static_cast<size_t>(pool.head_dim);
+  if (values || rotated.empty()) {
+    return StoreRow(row, params.dtype, to, pool.dtype, scale, count);
+  }
+  Widen(row, params.dtype, count, rotated.data());
+  RotateRowCpu(rotated.data(), params.cos_sin + token * params.rotary_dim, params.rotary_dim,
+               params.pairs);
+  StoreFloats(rotated.data(), to, pool.dtype, scale, count);
+}
+
 }  // namespace
 
 KernelStatus KvStoreCpu(ThreadPool& threads, const KvPoolView& pool, const KvStoreParams& params) {
-  if (const KernelStatus status = CheckPool(pool); status != KernelStatus::kOk) return status;
-  if (params.num_tokens < 0) return KernelStatus::kBadShape;
+  if (const KernelStatus status = Check(pool, params); status != KernelStatus::kOk) return status;
   SplitRows(threads, params.num_tokens, int64_t{2} * pool.num_kv_heads * pool.head_dim,
             [&](int64_t begin, int64_t end) {
+              std::vector<float> rotated(
+                  params.cos_sin != nullptr ? static_cast<size_t>(pool.head_dim) : 0);
               for (int64_t token = begin; token < end; ++token) {
                 const int64_t slot = params.slot_mapping[token];
                 if (slot < 0) continue;
-                const int64_t block = slot / pool.block_size;
-                const int64_t offset = slot % pool.block_size;
                 for (int64_t head = 0; head < pool.num_kv_heads; ++head) {
-                  StoreRow(params.k + token * params.k_token_stride + head * params.k_head_stride,
-                           RowOf(pool, false, block, offset, head), pool.dtype,
-                           static_cast<size_t>(pool.head_dim));
-                  StoreRow(params.v + token * params.v_token_stride + head * params.v_head_stride,
-                           RowOf(pool, true, block, offset, head), pool.dtype,
-                           static_cast<size_t>(pool.head_dim));
+                  StoreHead(pool, params, false, token, head, slot, rotated);
+                  StoreHead(pool, params, true, token, head, slot, rotated);
                 }
               }
             });

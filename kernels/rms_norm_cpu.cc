@@ -44,6 +44,16 @@ void NormRow(const float* x, const float* weight, float eps, size_t dim, float* 
   for (; i < dim; ++i) y[i] = x[i] * scale * weight[i];
 }
 
+void AddRow(const float* x, size_t dim, float* sum) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= dim; i += lanes) {
+    hn::StoreU(hn::Add(hn::LoadU(d, sum + i), hn::LoadU(d, x + i)), d, sum + i);
+  }
+  for (; i < dim; ++i) sum[i] += x[i];
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace longspan
 HWY_AFTER_NAMESPACE();
@@ -54,20 +64,39 @@ HWY_AFTER_NAMESPACE();
 namespace longspan {
 
 HWY_EXPORT(NormRow);
+HWY_EXPORT(AddRow);
+
+namespace {
+
+void NormOne(const RmsNormParams& params, int64_t row, int64_t head) {
+  const size_t dim = static_cast<size_t>(params.dim);
+  const float* x =
+      static_cast<const float*>(params.x) + row * params.x_row_stride + head * params.x_head_stride;
+  float* y =
+      static_cast<float*>(params.y) + row * params.y_row_stride + head * params.y_head_stride;
+  if (params.residual != nullptr) {
+    float* residual = static_cast<float*>(params.residual) + row * params.residual_row_stride +
+                      head * params.residual_head_stride;
+    HWY_DYNAMIC_DISPATCH(AddRow)(x, dim, residual);
+    x = residual;
+  }
+  HWY_DYNAMIC_DISPATCH(NormRow)(x, params.weight, params.eps, dim, y);
+}
+
+}  // namespace
 
 KernelStatus RmsNormCpu(ThreadPool& pool, const RmsNormParams& params) {
+  if (params.dtype != DType::kFloat32 ||
+      (params.residual != nullptr && params.residual_dtype != DType::kFloat32)) {
+    return KernelStatus::kUnsupportedDType;
+  }
   if (params.num_rows < 0 || params.num_heads < 1 || params.dim < 1) {
     return KernelStatus::kBadShape;
   }
   SplitRows(pool, params.num_rows, int64_t{params.num_heads} * params.dim,
             [&](int64_t begin, int64_t end) {
               for (int64_t row = begin; row < end; ++row) {
-                for (int64_t head = 0; head < params.num_heads; ++head) {
-                  HWY_DYNAMIC_DISPATCH(NormRow)
-                  (params.x + row * params.x_row_stride + head * params.x_head_stride,
-                   params.weight, params.eps, static_cast<size_t>(params.dim),
-                   params.y + row * params.y_row_stride + head * params.y_head_stride);
-                }
+                for (int64_t head = 0; head < params.num_heads; ++head) NormOne(params, row, head);
               }
             });
   return KernelStatus::kOk;

@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "core/dtype.h"
 #include "kernels/kernel_status.h"
+#include "kernels/runtime/stream_handle.h"
 
 namespace longspan {
 
@@ -51,9 +53,21 @@ KernelStatus MakeRopeFrequencies(const RopeFrequencyParams& params, RopeFrequenc
 void FillRopeTableCpu(ThreadPool& pool, const RopeFrequencies& frequencies,
                       std::span<const int32_t> positions, float* cos_sin);
 
-// x: [num_tokens, num_heads, head_dim] float, rotated in place; dimensions past rotary_dim stay.
+// The same table by the device, in the order of the stream; entries may differ from the CPU's in
+// the last bit. Null pointers with positions, or extents out of range: kBadShape; kMisaligned.
+struct RopeTableParams {
+  const float* inv_freq = nullptr;     // [num_pairs], of RopeFrequencies
+  const int32_t* positions = nullptr;  // [num_positions], >= 0
+  float* cos_sin = nullptr;            // [num_positions, 2, num_pairs]
+  int64_t num_positions = 0;           // 0 is legal
+  int32_t num_pairs = 0;
+  float magnitude = 1.0f;
+};
+KernelStatus FillRopeTableGpu(const RopeTableParams& params, GpuStreamHandle stream);
+
+// x: [num_tokens, num_heads, head_dim] of dtype, rotated in place; dimensions past rotary_dim stay.
 struct RopeParams {
-  float* x = nullptr;
+  void* x = nullptr;
   int64_t token_stride = 0;  // strides in elements
   int64_t head_stride = 0;
   int64_t num_tokens = 0;  // 0 is legal
@@ -62,8 +76,21 @@ struct RopeParams {
   int32_t rotary_dim = 0;  // even, at most head_dim
   RopePairs pairs = RopePairs::kHalfSplit;
   const float* cos_sin = nullptr;  // [num_tokens, 2, rotary_dim / 2], see FillRopeTableCpu
+  DType dtype = DType::kFloat32;
 };
 
+// One head of one token on the calling thread: x[0, rotary_dim), cos_sin as above for that token.
+void RotateRowCpu(float* x, const float* cos_sin, int32_t rotary_dim, RopePairs pairs);
+
+// float32 only, else kUnsupportedDType.
 KernelStatus RopeCpu(ThreadPool& pool, const RopeParams& params);
+
+// On the device, in the order of the stream; float32, float16 or bfloat16, computed in float32 and
+// rounded once. Answers, before anything is launched: kUnsupportedDType; kBadShape, null pointers
+// included; kBadStride for negative strides or heads or tokens that overlap; kMisaligned. 16-byte
+// accesses when strides are multiples of 8, pointers of 16 bytes, and rotary_dim of 16 (half split)
+// or 8 (interleaved). Moves num_tokens * (num_heads * rotary_dim * 2 * bytes of x + 4 *
+// rotary_dim).
+KernelStatus RopeGpu(const RopeParams& params, GpuStreamHandle stream);
 
 }  // namespace longspan

@@ -177,24 +177,30 @@ void FillRopeTableCpu(ThreadPool& pool, const RopeFrequencies& frequencies,
             });
 }
 
+void RotateRowCpu(float* x, const float* cos_sin, int32_t rotary_dim, RopePairs pairs) {
+  const size_t num_pairs = static_cast<size_t>(rotary_dim / 2);
+  if (pairs == RopePairs::kHalfSplit) {
+    HWY_DYNAMIC_DISPATCH(RotateHalfSplit)(x, cos_sin, num_pairs);
+  } else {
+    HWY_DYNAMIC_DISPATCH(RotateInterleaved)(x, cos_sin, num_pairs);
+  }
+}
+
 KernelStatus RopeCpu(ThreadPool& pool, const RopeParams& params) {
+  if (params.dtype != DType::kFloat32) return KernelStatus::kUnsupportedDType;
   if (params.num_tokens < 0 || params.num_heads < 1 || params.rotary_dim < 0 ||
       params.rotary_dim % 2 != 0 || params.rotary_dim > params.head_dim) {
     return KernelStatus::kBadShape;
   }
   const int64_t num_pairs = params.rotary_dim / 2;
-  const bool half_split = params.pairs == RopePairs::kHalfSplit;
   SplitRows(pool, params.num_tokens, int64_t{params.num_heads} * params.head_dim,
             [&](int64_t begin, int64_t end) {
               for (int64_t token = begin; token < end; ++token) {
                 const float* row = params.cos_sin + token * 2 * num_pairs;
                 for (int64_t head = 0; head < params.num_heads; ++head) {
-                  float* x = params.x + token * params.token_stride + head * params.head_stride;
-                  if (half_split) {
-                    HWY_DYNAMIC_DISPATCH(RotateHalfSplit)(x, row, static_cast<size_t>(num_pairs));
-                  } else {
-                    HWY_DYNAMIC_DISPATCH(RotateInterleaved)(x, row, static_cast<size_t>(num_pairs));
-                  }
+                  float* x = static_cast<float*>(params.x) + token * params.token_stride +
+                             head * params.head_stride;
+                  RotateRowCpu(x, row, params.rotary_dim, params.pairs);
                 }
               }
             });

@@ -75,12 +75,16 @@ namespace longspan {
 HWY_EXPORT(SiluMulRow);
 
 KernelStatus SiluMulCpu(ThreadPool& pool, const SiluMulParams& params) {
+  if (params.dtype != DType::kFloat32) return KernelStatus::kUnsupportedDType;
   if (params.num_rows < 0 || params.dim < 0) return KernelStatus::kBadShape;
+  const auto* gate = static_cast<const float*>(params.gate);
+  const auto* up = static_cast<const float*>(params.up);
+  auto* y = static_cast<float*>(params.y);
   SplitRows(pool, params.num_rows, params.dim, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       HWY_DYNAMIC_DISPATCH(SiluMulRow)
-      (params.gate + row * params.gate_stride, params.up + row * params.up_stride,
-       params.y + row * params.y_stride, static_cast<size_t>(params.dim));
+      (gate + row * params.gate_stride, up + row * params.up_stride, y + row * params.y_stride,
+       static_cast<size_t>(params.dim));
     }
   });
   return KernelStatus::kOk;

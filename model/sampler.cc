@@ -8,7 +8,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/thread_pool.h"
-#include "model/random_stream.h"
+#include "kernels/random_stream.h"
 
 namespace longspan {
 namespace {

@@ -1,5 +1,5 @@
-// Writing the KV cache: where rows land for any strides, how they are rounded, what is left alone,
-// copies of a block's used part, poison.
+// Writing the KV cache: where rows land for any strides, how they are rounded or
+// quantised, what is left alone, what is refused.
 #include "kernels/kv_store.h"
 
 #include <gtest/gtest.h>
@@ -158,11 +158,122 @@ TEST(KvStore, Trap_07_SlotsBeyond32BitsOfElements) {
   munmap(memory, bytes);
 }
 
-TEST(KvStore, UnknownTypesAreRefused) {
+// Distinct odd scales for K and V, so that none can stand for another.
+struct Scales {
+  std::vector<float> k, v;
+  Scales() : k(kBlocks * kHeads), v(kBlocks * kHeads) {
+    for (size_t i = 0; i < k.size(); ++i) {
+      k[i] = 0.013f * static_cast<float>(i + 1);
+      v[i] = 0.017f * static_cast<float>(i + 3);
+    }
+  }
+};
+
+TEST(KvStore, Trap_15_EightBitPoolsHoldValuesDividedByTheScaleOfBlockAndHead) {
+  ThreadPool threads(2);
+  const Scales scales;
+  for (const DType dtype : {DType::kFloat8E4M3, DType::kInt8}) {
+    for (const int64_t block_stride : {0, kHeads}) {
+      for (const int64_t head_stride : {0, 1}) {
+        Pool pool(dtype);
+        pool.view.k_scales = scales.k.data();
+        pool.view.v_scales = scales.v.data();
+        pool.view.k_scale_block_stride = pool.view.v_scale_block_stride = block_stride;
+        pool.view.k_scale_head_stride = pool.view.v_scale_head_stride = head_stride;
+        Rows rows({7, 0, -1, 23});
+        ASSERT_EQ(KvStoreCpu(threads, pool.view, rows.params), KernelStatus::kOk);
+        for (size_t token = 0; token < rows.slots.size(); ++token) {
+          if (rows.slots[token] < 0) continue;
+          for (int32_t head = 0; head < kHeads; ++head) {
+            const int64_t scale =
+                rows.slots[token] / kBlockSize * block_stride + head * head_stride;
+            const float x = rows.k[token * 100 + head * 30 + 5] / scales.k[scale];
+            const float y = rows.v[token * 100 + head * 25 + 5] / scales.v[scale];
+            const bool e4m3 = dtype == DType::kFloat8E4M3;
+            EXPECT_EQ(pool.Bits(false, rows.slots[token], head, 5),
+                      e4m3 ? FloatToFloat8E4M3(x) : static_cast<uint8_t>(FloatToInt8(x)));
+            EXPECT_EQ(pool.Bits(true, rows.slots[token], head, 5),
+                      e4m3 ? FloatToFloat8E4M3(y) : static_cast<uint8_t>(FloatToInt8(y)));
+          }
+        }
+        EXPECT_EQ(pool.Bits(false, 8, 0, 0), 0x11u);
+      }
+    }
+  }
+}
+
+TEST(KvStore, SixteenBitRowsAreWidenedFirst) {
   ThreadPool threads(1);
-  KvPoolView view = Pool(DType::kFloat16).view;
-  view.dtype = DType::kInt8;
-  EXPECT_EQ(KvStoreCpu(threads, view, {}), KernelStatus::kUnsupportedDType);
+  std::vector<uint16_t> row(kHeads * kDim);
+  for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<uint16_t>(0x3c00 + 37 * i);
+  const int64_t slot = 9;
+  for (const DType from : {DType::kFloat16, DType::kBFloat16}) {
+    for (const DType to : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      Pool pool(to);
+      ASSERT_EQ(KvStoreCpu(threads, pool.view,
+                           {.k = row.data(),
+                            .v = row.data(),
+                            .k_head_stride = kDim,
+                            .v_head_stride = kDim,
+                            .slot_mapping = &slot,
+                            .num_tokens = 1,
+                            .dtype = from}),
+                KernelStatus::kOk);
+      for (int32_t d = 0; d < kDim; ++d) {
+        const uint16_t bits = row[kDim + d];
+        const float x = from == DType::kFloat16 ? Float16ToFloat(bits) : BFloat16ToFloat(bits);
+        EXPECT_EQ(pool.Bits(true, slot, 1, d), Rounded(to, x));
+      }
+    }
+  }
+}
+
+TEST(KvStore, KeysAreRotatedBeforeTheyAreRoundedAndValuesAreNot) {
+  ThreadPool threads(1);
+  std::vector<float> table(5 * 16);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = 0.1f * static_cast<float>(i % 16) - 0.7f;
+  for (const RopePairs pairs : {RopePairs::kHalfSplit, RopePairs::kInterleaved}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Pool fused(dtype), apart(dtype);
+      Rows rows({7, 0, -1, 23, 6});
+      KvStoreParams params = rows.params;
+      params.cos_sin = table.data();
+      params.rotary_dim = 16;
+      params.pairs = pairs;
+      ASSERT_EQ(KvStoreCpu(threads, fused.view, params), KernelStatus::kOk);
+      ASSERT_EQ(RopeCpu(threads, {.x = rows.k.data(),
+                                  .token_stride = 100,
+                                  .head_stride = 30,
+                                  .num_tokens = 5,
+                                  .num_heads = kHeads,
+                                  .head_dim = kDim,
+                                  .rotary_dim = 16,
+                                  .pairs = pairs,
+                                  .cos_sin = table.data()}),
+                KernelStatus::kOk);
+      ASSERT_EQ(KvStoreCpu(threads, apart.view, rows.params), KernelStatus::kOk);
+      EXPECT_EQ(fused.k, apart.k);
+      EXPECT_EQ(fused.v, apart.v);
+      params.rotary_dim = kDim + 2;
+      EXPECT_EQ(KvStoreCpu(threads, fused.view, params), KernelStatus::kBadShape);
+      params.rotary_dim = 3;
+      EXPECT_EQ(KvStoreCpu(threads, fused.view, params), KernelStatus::kBadShape);
+    }
+  }
+}
+
+TEST(KvStore, WhatIsNotSupportedIsRefused) {
+  ThreadPool threads(1);
+  KvPoolView view = Pool(DType::kInt8).view;
+  EXPECT_EQ(KvStoreCpu(threads, view, {}), KernelStatus::kBadShape);  // no scales
+  const Scales scales;
+  view.k_scales = scales.k.data();
+  EXPECT_EQ(KvStoreCpu(threads, view, {}), KernelStatus::kBadShape);
+  view.v_scales = scales.v.data();
+  EXPECT_EQ(KvStoreCpu(threads, view, {}), KernelStatus::kOk);  // 0 tokens
+  EXPECT_EQ(KvStoreCpu(threads, view, {.dtype = DType::kInt8}), KernelStatus::kUnsupportedDType);
+  view.block_size = 0;
+  EXPECT_EQ(KvStoreCpu(threads, view, {}), KernelStatus::kBadShape);
 }
 
 }  // namespace

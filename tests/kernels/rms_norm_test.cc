@@ -108,5 +108,46 @@ TEST(RmsNorm, ZeroRowsAndZerosAreFine) {
   for (const float value : y) EXPECT_EQ(value, 0.0f);
 }
 
+TEST(RmsNorm, AResidualIsAddedFirstAndKept) {
+  ThreadPool pool(2);
+  for (const int32_t dim : {1, 7, 64, 577}) {
+    const std::vector<float> x = Random(6 * dim, 1), weight = Random(dim, 2);
+    std::vector<float> residual = Random(6 * dim + 1, 3), sum(6 * dim), y(6 * dim),
+                       expected(6 * dim);
+    for (int32_t i = 0; i < 6 * dim; ++i) sum[i] = residual[i] + x[i];
+    const float canary = residual.back();
+    RmsNormParams params{.x = sum.data(),
+                         .y = expected.data(),
+                         .weight = weight.data(),
+                         .x_row_stride = 2 * dim,
+                         .x_head_stride = dim,
+                         .y_row_stride = 2 * dim,
+                         .y_head_stride = dim,
+                         .num_rows = 3,
+                         .num_heads = 2,
+                         .dim = dim};
+    ASSERT_EQ(RmsNormCpu(pool, params), KernelStatus::kOk);
+    params.x = x.data();
+    params.y = y.data();
+    params.residual = residual.data();
+    params.residual_row_stride = 2 * dim;
+    params.residual_head_stride = dim;
+    ASSERT_EQ(RmsNormCpu(pool, params), KernelStatus::kOk);
+    EXPECT_EQ(y, expected) << dim;
+    EXPECT_EQ(residual.back(), canary);
+    residual.pop_back();
+    EXPECT_EQ(residual, sum) << dim;
+  }
+}
+
+TEST(RmsNorm, OnlyFloat32OnTheCpu) {
+  ThreadPool pool(1);
+  float residual = 0.0f;
+  EXPECT_EQ(RmsNormCpu(pool, {.dim = 1, .dtype = DType::kBFloat16}),
+            KernelStatus::kUnsupportedDType);
+  EXPECT_EQ(RmsNormCpu(pool, {.dim = 1, .residual = &residual, .residual_dtype = DType::kFloat16}),
+            KernelStatus::kUnsupportedDType);
+}
+
 }  // namespace
 }  // namespace longspan

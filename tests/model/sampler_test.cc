@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/cpu/thread_pool.h"
-#include "model/random_stream.h"
+#include "kernels/random_stream.h"
 
 namespace longspan {
 namespace {

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "model/random_stream.h"
+#include "kernels/random_stream.h"
 
 namespace longspan {
 namespace {
