@@ -25,6 +25,7 @@
 #include "server/process_memory.h"
 #include "server/request_registry.h"
 #include "server/tokenizer_thread.h"
+#include "server/wall_clock_watch.h"
 
 namespace longspan {
 namespace {
@@ -135,7 +136,11 @@ struct GrpcServer::Parts {
         output(outbox),
         inference(context, registry, tokenizer,
                   {server_options.max_metadata_bytes, server_options.max_pending_tokens}),
-        admin(context, registry, server_options.max_metadata_bytes) {}
+        admin(context, registry, server_options.max_metadata_bytes),
+        clock_watch([this] {
+          spdlog::warn("the wall clock was set");
+          timer_waker.Wake();
+        }) {}
 
   ServerContext context;
   RequestRegistry registry;
@@ -149,6 +154,8 @@ struct GrpcServer::Parts {
   std::mutex health_mutex;  // phase and health change together
   std::string no_address;
   bool is_shut_down = false;
+  GrpcTimerWaker timer_waker;
+  WallClockWatch clock_watch;
 
   void SetHealth(bool serving) {
     main.SetServing(kInferenceService, serving);
