@@ -409,6 +409,31 @@ def free_port():
         return probe.getsockname()[1]
 
 
+class Lateness(threading.Thread):
+    """The control beside a bound in time: how late this machine is while something else is measured. It sleeps 10 ms and
+    asks the server for its load, over and over; worst() is the longest that one such turn took, less the sleep."""
+
+    SLEEP = 0.01
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.turns, self.over = server, [], threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.over.is_set():
+            start = time.monotonic()
+            time.sleep(self.SLEEP)
+            self.server.load()
+            self.turns.append(time.monotonic() - start - self.SLEEP)
+
+    def worst(self):
+        self.over.set()
+        self.join(PATIENCE)
+        assert self.turns
+        return max(self.turns)
+
+
 class FreezingProxy(threading.Thread):
     """A TCP proxy that can stop forwarding without closing anything: a peer that vanished."""
 
