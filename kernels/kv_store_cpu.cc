@@ -109,10 +109,10 @@ KernelStatus KvStoreCpu(ThreadPool& threads, const KvPoolView& pool, const KvSto
   SplitRows(threads, params.num_tokens, int64_t{2} * pool.num_kv_heads * pool.head_dim,
             [&](int64_t begin, int64_t end) {
               for (int64_t token = begin; token < end; ++token) {
-                const int64_t slot = params.slot_mapping[token];
-                if (slot < 0) continue;
-                const int64_t block = slot / pool.block_size;
-                const int64_t offset = slot % pool.block_size;
+                const int64_t token_slot = params.slot_mapping[token];
+                if (token_slot < 0) continue;
+                const int64_t block = token_slot / pool.block_size;
+                const int64_t offset = token_slot % pool.block_size;
                 for (int64_t head = 0; head < pool.num_kv_heads; ++head) {
                   StoreRow(params.k + token * params.k_token_stride + head * params.k_head_stride,
                            RowOf(pool, false, block, offset, head), pool.dtype,
