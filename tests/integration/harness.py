@@ -384,6 +384,11 @@ class Server:
         with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
             return int(re.search(r"VmHWM:\s+(\d+)", file.read()).group(1)) * 1024
 
+    def forget_peak(self):
+        """peak_rss() begins anew."""
+        with open(f"/proc/{self.process.pid}/clear_refs", "w", encoding="utf-8") as file:
+            file.write("5")
+
     def is_idle(self):
         load = self.load()
         return load.running_requests == load.waiting_requests == load.used_blocks == 0
