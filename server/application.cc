@@ -18,6 +18,7 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "server/address_space.h"
 #include "server/bind_address.h"
 #include "server/signals.h"
 #include "server/step_watchdog.h"
@@ -144,6 +145,10 @@ ExitCode Application::Bind() {
       std::make_unique<Metrics>(Metrics::BuildInfo{kVersion, kCommit, "cpu", MachineArchitecture()},
                                 options_.vllm_metrics == "on");
   if (options_.check) return ExitCode::kOk;
+  const int64_t address_space = AddressSpaceToServe(static_cast<int>(options_.threads));
+  if (const Status status = CheckAddressSpace(address_space); !status.ok()) {
+    return Fail(ExitCode::kResources, status);
+  }
   // One that a killed server left would say that this one serves.
   if (const Status status = RemoveReadyFile(); !status.ok()) {
     return Fail(ExitCode::kFiles, status);

@@ -16,9 +16,9 @@ from harness import CODE, free_port, sanitizer_of
 OPTIONS, RESOURCES, FILES = 2, 3, 4
 
 
-def sentence_of(binary, code, *args, environment=None, **process):
+def sentence_of(binary, code, *args, environment=None, timeout=60, **process):
     """Runs to the end; its one sentence. Nothing else but log lines is printed, and nothing on standard output."""
-    run = subprocess.run([binary, *args], capture_output=True, text=True, timeout=60,
+    run = subprocess.run([binary, *args], capture_output=True, text=True, timeout=timeout,
                          env={**os.environ, **(environment or {})}, **process)
     lines = run.stderr.splitlines()
     sentences = [line for line in lines if line.startswith("longspan-server: ")]
@@ -223,6 +223,20 @@ def test_Fault_D1_TheAdvisedNumberOfBlocksStarts(launch, toy, address_space):
         blocks = advised_blocks(sentence)
     assert run.returncode == 0, run.stderr
     assert blocks > 100, "most of what there is can be used"
+
+
+@pytest.mark.parametrize("megabytes", [60, 80, 100, 130, 140, 160, 180, 199, 250, 300, 350])
+def test_Fault_D1_TooLittleAddressSpaceForTheProcessItself(launch, toy, megabytes):
+    """Libraries and stacks of threads do not fit: a sentence with what there is and what is needed, within 10 s. With
+    less than some 60 MB the allocator says a line of its own before; with less than 45 MB the dynamic linker (exit code
+    127) or the allocator ends the process before main begins, and nothing of ours can be said."""
+    if sanitizer_of(launch.binary):
+        pytest.skip("a limit of address space means nothing under a sanitizer")
+    limit = megabytes * 1_000_000
+    sentence = sentence_of("prlimit", RESOURCES, f"--as={limit}", launch.binary,
+                           *quiet(model=toy, kv_blocks=64, threads=1), timeout=10)
+    have, need = [int(n) for n in re.findall(r"\d{8,}", sentence)]
+    assert "address space" in sentence and have == limit < need <= 1 << 30
 
 
 @pytest.mark.parametrize("address_space", [450_000_000, 600_000_000, 750_000_000])
