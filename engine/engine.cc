@@ -48,7 +48,7 @@ Engine::Engine(const EngineConfig& config, const Clock& clock, KvCacheManager& k
 Engine::~Engine() { Stop(); }
 
 void Engine::Start() {
-  Publish();  // whoever asks before the thread's first turn finds the pool's size
+  ReportStats();  // whoever asks before the thread's first turn finds the pool's size
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -156,7 +156,7 @@ bool Engine::WaitIdle(TimePoint deadline) {
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
-  return published_;
+  return reported_stats_;
 }
 
 std::optional<double> Engine::estimated_queue_delay_seconds() const {
@@ -207,7 +207,7 @@ bool Engine::RunOnce() {
   const bool ran = RunStep();
   if (!ran) {
     Deliver(clock_.Now());
-    Publish();
+    ReportStats();
   }
   turn_begin_.store(0, std::memory_order_relaxed);
   return ran;
@@ -315,7 +315,7 @@ bool Engine::RunStep() {
   const TimePoint end = clock_.Now();
   CountStep(begin, end, (scheduled - begin) + (end - computed));
   Deliver(end);
-  Publish();
+  ReportStats();
   return true;
 }
 
@@ -446,10 +446,10 @@ void Engine::EndEverything() {
   std::sort(left.begin(), left.end());
   for (const SeqId id : left) scheduler_.Abort(id, FinishReason::kDrained);
   Deliver(clock_.Now());
-  Publish();
+  ReportStats();
 }
 
-void Engine::Publish() {
+void Engine::ReportStats() {
   const SchedulerStats scheduler = scheduler_.stats();
   stats_.requests_running = scheduler.num_running;
   stats_.requests_waiting = scheduler.num_waiting;
@@ -470,7 +470,7 @@ void Engine::Publish() {
   observer_.OnStats(stats_);  // first: who sees the engine idle finds its counters complete
   {
     const std::lock_guard lock(mutex_);
-    published_ = stats_;
+    reported_stats_ = stats_;
     queue_delay_ = delay;
     is_idle_ = scheduler_.idle() && inbox_.empty();
   }

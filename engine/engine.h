@@ -83,7 +83,7 @@ class Engine {
   bool WaitIdle(TimePoint deadline);
   void Resume();  // after start_paused
 
-  // Last published stats and estimates.
+  // Stats and estimates as last reported.
   EngineStats stats() const;
   std::optional<double> estimated_queue_delay_seconds() const;
   // How long the turn that runs now has taken; zero between turns. For a watchdog.
@@ -156,7 +156,7 @@ class Engine {
   void PauseSlowReaders(TimePoint now);
   void LeaveQueue(Track& track);
   void EndEverything();
-  void Publish();
+  void ReportStats();
   bool Enqueue(Command command);  // false, and nothing happened: the engine has stopped
 
   const EngineConfig config_;
@@ -170,12 +170,12 @@ class Engine {
 
   std::atomic<Duration::rep> turn_begin_{0};  // since the clock's epoch; 0: no turn runs
 
-  // The inbox and what is published: guarded by mutex_.
+  // The inbox and what was last reported: guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable wake_;  // the engine thread: a command came, Resume or Stop
   std::condition_variable idle_;  // WaitIdle
   std::vector<Command> inbox_;
-  EngineStats published_;
+  EngineStats reported_stats_;
   std::optional<double> queue_delay_;
   std::optional<Status> fatal_error_;
   int32_t queued_requests_ = 0;  // submitted and neither started nor ended

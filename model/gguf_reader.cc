@@ -11,7 +11,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "fields are copied as they lie in the file");
 
-// Far above every published model's; bounds memory and time where the size of the file does not (a
+// Far above every known model's; bounds memory and time where the size of the file does not (a
 // sparse file may claim terabytes).
 constexpr int64_t kMaxHeaderBytes = 256 << 20;
 constexpr int64_t kBufferBytes = 64 << 10;
