@@ -43,7 +43,7 @@ Engine::Engine(const EngineConfig& config, const Clock& clock, KvCacheManager& k
       runner_(std::move(runner)),
       outbox_(outbox),
       observer_(observer),
-      paused_(config.start_paused) {}
+      start_paused_(config.start_paused) {}
 
 Engine::~Engine() { Stop(); }
 
@@ -128,10 +128,10 @@ void Engine::StopAdmitting() {
   admitting_ = false;
 }
 
-void Engine::Resume() {
+void Engine::EndStartPause() {
   {
     const std::lock_guard lock(mutex_);
-    paused_ = false;
+    start_paused_ = false;
   }
   wake_.notify_one();
 }
@@ -192,8 +192,8 @@ void Engine::Loop() {
 void Engine::WaitForWork() {
   const std::optional<TimePoint> wakeup = scheduler_.NextWakeup();
   std::unique_lock lock(mutex_);
-  const bool was_paused = paused_;
-  const auto has_work = [&] { return stopping_ || !inbox_.empty() || paused_ != was_paused; };
+  const bool was_paused = start_paused_;
+  const auto has_work = [&] { return stopping_ || !inbox_.empty() || start_paused_ != was_paused; };
   if (wakeup.has_value()) {
     wake_.wait_for(lock, *wakeup - clock_.Now(), has_work);
   } else {
@@ -286,7 +286,7 @@ void Engine::Execute(ListCommand& command) { command.done(scheduler_.List()); }
 bool Engine::RunStep() {
   {
     const std::lock_guard lock(mutex_);
-    if (paused_ || stopping_) return false;
+    if (start_paused_ || stopping_) return false;
   }
   const TimePoint begin = clock_.Now();
   scheduler_.Schedule(begin, output_);

@@ -33,7 +33,7 @@ struct EngineConfig {
   Duration step_delay{};                        // test-only: added to every step
   // Called once on the engine thread when a step failed; may be empty.
   std::function<void()> on_fatal;
-  bool start_paused = false;  // test-only: schedules nothing until Resume
+  bool start_paused = false;  // test-only: schedules nothing until EndStartPause
 };
 
 // One validated request. Its n sequences get consecutive ids from SubmitResult::first.
@@ -81,7 +81,7 @@ class Engine {
   void Stop();
   // Blocks until nothing runs or waits, or the deadline passes; true when idle.
   bool WaitIdle(TimePoint deadline);
-  void Resume();  // after start_paused
+  void EndStartPause();  // test-only
 
   // Stats and estimates as last reported.
   EngineStats stats() const;
@@ -172,7 +172,7 @@ class Engine {
 
   // The inbox and what was last reported: guarded by mutex_.
   mutable std::mutex mutex_;
-  std::condition_variable wake_;  // the engine thread: a command came, Resume or Stop
+  std::condition_variable wake_;  // the engine thread: a command came, EndStartPause or Stop
   std::condition_variable idle_;  // WaitIdle
   std::vector<Command> inbox_;
   EngineStats reported_stats_;
@@ -182,7 +182,7 @@ class Engine {
   int64_t queued_tokens_ = 0;    // their prompts and lists
   int64_t next_seq_id_ = 1;
   bool admitting_ = true;
-  bool paused_ = false;
+  bool start_paused_ = false;
   bool stopping_ = false;
   bool closed_ = false;  // nobody will look into the inbox any more
   bool is_idle_ = true;

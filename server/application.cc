@@ -372,7 +372,7 @@ void Application::OnSignal(int number) {
   if (number == SIGUSR1) {
     const bool serving = !loading_;
     lock.unlock();
-    if (serving && options_.start_paused) core_->engine().Resume();
+    if (serving && options_.start_paused) core_->engine().EndStartPause();
     return;
   }
   ++num_stop_signals_;
