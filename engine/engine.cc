@@ -61,7 +61,7 @@ SubmitResult Engine::Submit(EngineRequest request) {
   SubmitResult result;
   {
     const std::lock_guard lock(mutex_);
-    if (fatal_error_.has_value() || stopping_ || !admitting_) {
+    if (fatal_error_.has_value() || stopping_ || !accepting_) {
       result.status = MakeStatus(absl::StatusCode::kUnavailable, "the server is going down");
       return result;
     }
@@ -123,9 +123,9 @@ void Engine::List(std::function<void(std::vector<SequenceInfo>)> done) {
   if (!Enqueue(ListCommand{done})) done({});
 }
 
-void Engine::StopAdmitting() {
+void Engine::StopAccepting() {
   const std::lock_guard lock(mutex_);
-  admitting_ = false;
+  accepting_ = false;
 }
 
 void Engine::EndStartPause() {
@@ -436,7 +436,7 @@ void Engine::LeaveQueue(Track& track) {
 void Engine::EndEverything() {
   {
     const std::lock_guard lock(mutex_);
-    admitting_ = false;
+    accepting_ = false;
     closed_ = true;
   }
   DrainInbox();

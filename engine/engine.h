@@ -76,7 +76,7 @@ class Engine {
   void List(std::function<void(std::vector<SequenceInfo>)> done);
 
   // Refuses new requests from now on; running and waiting ones finish.
-  void StopAdmitting();
+  void StopAccepting();
   // Ends whatever is left with kDrained (UNAVAILABLE) and stops the thread.
   void Stop();
   // Blocks until nothing runs or waits, or the deadline passes; true when idle.
@@ -181,7 +181,7 @@ class Engine {
   int32_t queued_requests_ = 0;  // submitted and neither started nor ended
   int64_t queued_tokens_ = 0;    // their prompts and lists
   int64_t next_seq_id_ = 1;
-  bool admitting_ = true;
+  bool accepting_ = true;
   bool start_paused_ = false;
   bool stopping_ = false;
   bool closed_ = false;  // nobody will look into the inbox any more

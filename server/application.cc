@@ -315,7 +315,7 @@ ExitCode Application::Serve() {
 ExitCode Application::Drain() {
   WarnUnlessOk(RemoveReadyFile());
   server_->StartDraining();
-  core_->engine().StopAdmitting();
+  core_->engine().StopAccepting();
   spdlog::info("draining: {} open requests, up to {:.1f} s", server_->num_open_requests(),
                Seconds(DrainDeadline() - clock_.Now()));
   // The deadline is read anew each time: a later request may have brought it forward.
