@@ -13,7 +13,7 @@ namespace {
 // gRPC's pools grow with the cores and stop there.
 constexpr int kMaxGrpcThreadsByCore = 32;
 // Its threads whatever the machine, ours, the metrics endpoint's, and some air.
-constexpr int kOtherThreads = 28;
+constexpr int kOtherThreads = 30;
 // The C library's, when the limit of stacks is "unlimited".
 constexpr int64_t kDefaultStackBytes = 2 * 1024 * 1024;
 

@@ -22,6 +22,7 @@
 #include "server/library_logs.h"
 #include "server/listener.h"
 #include "server/output_thread.h"
+#include "server/preface_gate.h"
 #include "server/process_memory.h"
 #include "server/request_registry.h"
 #include "server/tokenizer_thread.h"
@@ -92,9 +93,11 @@ struct Endpoint {
   std::unique_ptr<Listener> listener;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<PrefaceGate> gate;
 
   Status Open(const std::string& address, const GrpcServerOptions& options, bool reflection,
               grpc::Service& service);
+  void Start();
   void SetServing(const char* service, bool serving);
   void Shutdown(std::chrono::system_clock::time_point deadline);
 };
@@ -115,6 +118,17 @@ Status Endpoint::Open(const std::string& address, const GrpcServerOptions& optio
   return absl::OkStatus();
 }
 
+// Accept loop, gate, gRPC.
+void Endpoint::Start() {
+  gate = std::make_unique<PrefaceGate>(listener->address(), [this](int listener_fd, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
+  listener->Start([this](int listener_fd, int fd) { gate->Take(listener_fd, fd); });
+}
+
 void Endpoint::SetServing(const char* service, bool serving) {
   if (server == nullptr) return;
   grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
@@ -124,6 +138,7 @@ void Endpoint::SetServing(const char* service, bool serving) {
 
 void Endpoint::Shutdown(std::chrono::system_clock::time_point deadline) {
   if (listener != nullptr) listener->Close();
+  gate.reset();
   if (server != nullptr) server->Shutdown(deadline);
 }
 
@@ -178,12 +193,7 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions&
   parts->SetHealth(false);
   for (Endpoint* endpoint : {&parts->main, &parts->side}) {
     if (endpoint->listener == nullptr) continue;
-    endpoint->listener->Start([endpoint](int listener_fd, int fd) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-      connection.listener_fd = listener_fd;
-      connection.fd = fd;
-      endpoint->acceptor->HandleNewConnection(&connection);
-    });
+    endpoint->Start();
   }
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }
