@@ -81,7 +81,8 @@ class Engine {
   void Stop();
   // Blocks until nothing runs or waits, or the deadline passes; true when idle.
   bool WaitIdle(TimePoint deadline);
-  void EndStartPause();  // test-only
+  // Test-only: steps run from now on, although EngineConfig::start_paused held them back.
+  void EndStartPause();
 
   // Stats and estimates as last reported.
   EngineStats stats() const;

@@ -1,4 +1,5 @@
-// See gguf_reader.h.
+// Buffered reading with one sticky error: after the first one every read gives nothing, so that
+// callers check once. It stops at 256 MiB, however large the file claims to be.
 #include "model/gguf_reader.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// longspan-server: parses the command line and runs the application.
+// longspan-server: blocks signals, parses the command line, and runs the application; the exit code
+// is the application's.
 #include <cstdio>
 #include <cstdlib>
 #include <new>

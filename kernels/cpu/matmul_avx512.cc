@@ -1,4 +1,5 @@
-// The table for processors with AVX-512 (F, BW, DQ, VL) but without a bfloat16 dot product.
+// Matrix products on AVX-512 (F, BW, DQ, VL) without a bfloat16 dot product: the portable vector
+// code compiled for it, in a table for the dispatch (matmul_dispatch.cc).
 #include "kernels/cpu/matmul_float_table.h"
 
 namespace longspan {
