@@ -84,7 +84,8 @@ def test_Fault_S4_DeadlineInTheQueue(launch, toy):
         noise = late.worst()
         wait_until(lambda: server.load().waiting_requests == 0, "the last one left the queue too")
         assert blocker.is_alive()
-        assert min(elapsed) >= 0.2 and sorted(elapsed)[2] <= 0.2 + 0.05 + noise, (elapsed, noise)
+        assert min(elapsed) >= 0.2 - 0.005, "not before it; gRPC counts in milliseconds"
+        assert sorted(elapsed)[2] <= 0.2 + 0.05 + noise, (elapsed, noise)
         after = server.metrics()
         assert after[prompts] == steps[prompts], "none of them started"
         done = {name: after[name] - steps[name] for name in ("longspan_step_tokens_count", "longspan_step_tokens_sum")}
@@ -249,9 +250,9 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
         def settle(pair):
             client.add(pair[0], pair[1].result())
 
-        # 374 that nobody cuts: every count is exact.
+        # 408 that nobody cuts: every count is exact.
         waiting = []
-        for _ in range(374):
+        for _ in range(408):
             kind = rng.randrange(10)
             prompt = [rng.randrange(512) for _ in range(rng.randrange(1, 40))]
             fields = {}
@@ -263,7 +264,7 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
                 fields["n"] = 3
             elif kind == 3:
                 fields["model"] = "other"
-            waiting.append(start(prompt, rng.randrange(0, 20), **fields))
+            waiting.append(start(prompt, rng.randrange(0, 12), **fields))
             if kind == 4:
                 server.inference.Abort(inference_pb2.AbortRequest(request_id=waiting[-1][0].request_id))
             if len(waiting) >= 12:
@@ -274,8 +275,8 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
         assert client.unread.total() == 0
 
         # Behind eight long ones a queue of sixteen: for five more it is full, most are cancelled in it, five expire in it.
-        for _ in range(3):
-            blockers = [start([i + 1], 250) for i in range(8)]
+        for _ in range(2):
+            blockers = [start([i + 1], 200) for i in range(8)]
             for _, job in blockers:
                 job.wait_started()
             gone = [start([7] * 20, 4) for _ in range(16)]
@@ -289,7 +290,7 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
             late = [start([7] * 20, 4, call_options={"timeout": 0.3}) for _ in range(5)]
             for pair in gone + late + blockers:  # the long ones to their end: they are counted exactly
                 settle(pair)
-        assert client.reasons["aborted"] >= 48 and client.reasons["deadline"] >= 10
+        assert client.reasons["aborted"] >= 32 and client.reasons["deadline"] >= 10
         client.check(server, queued=client.started == server.metric("longspan_queue_time_seconds_count"))
 
         # 24 cuts and deadlines while tokens come.
@@ -304,7 +305,7 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
         assert sent == sum(client.codes.values()) == 500
         wait_until(server.is_idle, "idle")
         client.check(server)
-        assert client.codes[CODE.RESOURCE_EXHAUSTED] >= 15 and client.reasons["deadline"] >= 10 + 12
+        assert client.codes[CODE.RESOURCE_EXHAUSTED] >= 10 and client.reasons["deadline"] >= 10 + 12
         server.remember_canary()
         server.check_health()
 
