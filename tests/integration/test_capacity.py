@@ -84,7 +84,7 @@ def test_Fault_S4_DeadlineInTheQueue(launch, toy):
         noise = late.worst()
         wait_until(lambda: server.load().waiting_requests == 0, "the last one left the queue too")
         assert blocker.is_alive()
-        assert min(elapsed) >= 0.2 - 0.005, "not before it; gRPC counts in milliseconds"
+        assert min(elapsed) >= 0.2 - 0.05, "nor long before it, when no step fits in any more"
         assert sorted(elapsed)[2] <= 0.2 + 0.05 + noise, (elapsed, noise)
         after = server.metrics()
         assert after[prompts] == steps[prompts], "none of them started"
