@@ -22,35 +22,35 @@ __global__ void FillNormalKernel(__nv_bfloat16* to, int64_t num_elements, uint32
   }
 }
 
-constexpr int kSlots = 12;
+constexpr int kStages = 12;
 constexpr int kChunkBytes = 16384;
 
 __global__ void __launch_bounds__(32, 1) ReadKernel(const uint8_t* from, int64_t num_chunks) {
   extern __shared__ uint8_t raw[];
-  __shared__ alignas(8) uint64_t barriers[kSlots];
+  __shared__ alignas(8) uint64_t barriers[kStages];
   if (threadIdx.x != 0) return;
   const uint32_t ring = (ptx::SharedAddress(raw) + 127) & ~127u;
   const uint32_t full = ptx::SharedAddress(barriers);
   const uint64_t policy = ptx::EvictFirstPolicy();
-  for (int i = 0; i < kSlots; ++i) ptx::MbarrierInit(full + 8 * i, 1);
+  for (int i = 0; i < kStages; ++i) ptx::MbarrierInit(full + 8 * i, 1);
   ptx::FenceMbarrierInit();
-  int slot = 0;
+  int stage = 0;
   uint32_t parity = 0;
   int64_t loading = blockIdx.x;
   auto load = [&] {
     if (loading >= num_chunks) return;
-    ptx::MbarrierArriveExpect(full + 8 * slot, kChunkBytes);
-    ptx::BulkLoad(ring + slot * kChunkBytes, from + loading * kChunkBytes, kChunkBytes,
-                  full + 8 * slot, policy);
+    ptx::MbarrierArriveExpect(full + 8 * stage, kChunkBytes);
+    ptx::BulkLoad(ring + stage * kChunkBytes, from + loading * kChunkBytes, kChunkBytes,
+                  full + 8 * stage, policy);
     loading += gridDim.x;
   };
-  for (slot = 0; slot < kSlots; ++slot) load();
-  slot = 0;
+  for (stage = 0; stage < kStages; ++stage) load();
+  stage = 0;
   for (int64_t waiting = blockIdx.x; waiting < num_chunks; waiting += gridDim.x) {
-    ptx::MbarrierWait(full + 8 * slot, parity);
+    ptx::MbarrierWait(full + 8 * stage, parity);
     load();
-    if (++slot == kSlots) {
-      slot = 0;
+    if (++stage == kStages) {
+      stage = 0;
       parity ^= 1;
     }
   }
@@ -64,7 +64,7 @@ void FillNormal(void* to, int64_t num_elements, uint32_t seed, GpuStreamHandle s
 }
 
 void ReadMemory(const void* from, int64_t num_bytes, int32_t num_sms, GpuStreamHandle stream) {
-  constexpr int kSharedBytes = kSlots * kChunkBytes + 128;
+  constexpr int kSharedBytes = kStages * kChunkBytes + 128;
   (void)cudaFuncSetAttribute(ReadKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   ReadKernel<<<num_sms, 32, kSharedBytes, static_cast<GpuNativeStream>(stream)>>>(
       static_cast<const uint8_t*>(from), num_bytes / kChunkBytes);

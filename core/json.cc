@@ -35,7 +35,7 @@ class LimitedBuilder final : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     const auto [place, is_new] = open_.back()->get_ref<Json::object_t&>().emplace(name, nullptr);
     if (!is_new) return Stop(fmt::format("key \"{}\" stands twice in one object", Escaped(name)));
-    slot_ = &place->second;
+    next_value_ = &place->second;
     return true;
   }
 
@@ -63,8 +63,8 @@ class LimitedBuilder final : public nlohmann::json_sax<Json> {
       return &root_;
     }
     if (open_.back()->is_object()) {
-      *slot_ = std::move(value);
-      return slot_;
+      *next_value_ = std::move(value);
+      return next_value_;
     }
     auto& items = open_.back()->get_ref<Json::array_t&>();
     items.push_back(std::move(value));
@@ -87,8 +87,8 @@ class LimitedBuilder final : public nlohmann::json_sax<Json> {
   }
 
   Json root_;
-  std::vector<Json*> open_;  // containers from the outermost in
-  Json* slot_ = nullptr;     // value of the last key
+  std::vector<Json*> open_;     // containers from the outermost in
+  Json* next_value_ = nullptr;  // belongs to the last key
   int64_t num_values_ = 0;
   std::string problem_;
 };

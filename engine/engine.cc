@@ -43,12 +43,12 @@ Engine::Engine(const EngineConfig& config, const Clock& clock, KvCacheManager& k
       runner_(std::move(runner)),
       outbox_(outbox),
       observer_(observer),
-      paused_(config.start_paused) {}
+      start_paused_(config.start_paused) {}
 
 Engine::~Engine() { Stop(); }
 
 void Engine::Start() {
-  Publish();  // whoever asks before the thread's first turn finds the pool's size
+  ReportStats();  // whoever asks before the thread's first turn finds the pool's size
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -61,7 +61,7 @@ SubmitResult Engine::Submit(EngineRequest request) {
   SubmitResult result;
   {
     const std::lock_guard lock(mutex_);
-    if (fatal_error_.has_value() || stopping_ || !admitting_) {
+    if (fatal_error_.has_value() || stopping_ || !accepting_) {
       result.status = MakeStatus(absl::StatusCode::kUnavailable, "the server is going down");
       return result;
     }
@@ -123,15 +123,15 @@ void Engine::List(std::function<void(std::vector<SequenceInfo>)> done) {
   if (!Enqueue(ListCommand{done})) done({});
 }
 
-void Engine::StopAdmitting() {
+void Engine::StopAccepting() {
   const std::lock_guard lock(mutex_);
-  admitting_ = false;
+  accepting_ = false;
 }
 
-void Engine::Resume() {
+void Engine::EndStartPause() {
   {
     const std::lock_guard lock(mutex_);
-    paused_ = false;
+    start_paused_ = false;
   }
   wake_.notify_one();
 }
@@ -156,7 +156,7 @@ bool Engine::WaitIdle(TimePoint deadline) {
 
 EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
-  return published_;
+  return reported_stats_;
 }
 
 std::optional<double> Engine::estimated_queue_delay_seconds() const {
@@ -192,8 +192,8 @@ void Engine::Loop() {
 void Engine::WaitForWork() {
   const std::optional<TimePoint> wakeup = scheduler_.NextWakeup();
   std::unique_lock lock(mutex_);
-  const bool was_paused = paused_;
-  const auto has_work = [&] { return stopping_ || !inbox_.empty() || paused_ != was_paused; };
+  const bool was_paused = start_paused_;
+  const auto has_work = [&] { return stopping_ || !inbox_.empty() || start_paused_ != was_paused; };
   if (wakeup.has_value()) {
     wake_.wait_for(lock, *wakeup - clock_.Now(), has_work);
   } else {
@@ -207,7 +207,7 @@ bool Engine::RunOnce() {
   const bool ran = RunStep();
   if (!ran) {
     Deliver(clock_.Now());
-    Publish();
+    ReportStats();
   }
   turn_begin_.store(0, std::memory_order_relaxed);
   return ran;
@@ -286,7 +286,7 @@ void Engine::Execute(ListCommand& command) { command.done(scheduler_.List()); }
 bool Engine::RunStep() {
   {
     const std::lock_guard lock(mutex_);
-    if (paused_ || stopping_) return false;
+    if (start_paused_ || stopping_) return false;
   }
   const TimePoint begin = clock_.Now();
   scheduler_.Schedule(begin, output_);
@@ -315,7 +315,7 @@ bool Engine::RunStep() {
   const TimePoint end = clock_.Now();
   CountStep(begin, end, (scheduled - begin) + (end - computed));
   Deliver(end);
-  Publish();
+  ReportStats();
   return true;
 }
 
@@ -436,7 +436,7 @@ void Engine::LeaveQueue(Track& track) {
 void Engine::EndEverything() {
   {
     const std::lock_guard lock(mutex_);
-    admitting_ = false;
+    accepting_ = false;
     closed_ = true;
   }
   DrainInbox();
@@ -446,10 +446,10 @@ void Engine::EndEverything() {
   std::sort(left.begin(), left.end());
   for (const SeqId id : left) scheduler_.Abort(id, FinishReason::kDrained);
   Deliver(clock_.Now());
-  Publish();
+  ReportStats();
 }
 
-void Engine::Publish() {
+void Engine::ReportStats() {
   const SchedulerStats scheduler = scheduler_.stats();
   stats_.requests_running = scheduler.num_running;
   stats_.requests_waiting = scheduler.num_waiting;
@@ -470,7 +470,7 @@ void Engine::Publish() {
   observer_.OnStats(stats_);  // first: who sees the engine idle finds its counters complete
   {
     const std::lock_guard lock(mutex_);
-    published_ = stats_;
+    reported_stats_ = stats_;
     queue_delay_ = delay;
     is_idle_ = scheduler_.idle() && inbox_.empty();
   }

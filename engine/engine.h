@@ -33,7 +33,7 @@ struct EngineConfig {
   Duration step_delay{};                        // test-only: added to every step
   // Called once on the engine thread when a step failed; may be empty.
   std::function<void()> on_fatal;
-  bool start_paused = false;  // test-only: schedules nothing until Resume
+  bool start_paused = false;  // test-only: schedules nothing until EndStartPause
 };
 
 // One validated request. Its n sequences get consecutive ids from SubmitResult::first.
@@ -76,14 +76,15 @@ class Engine {
   void List(std::function<void(std::vector<SequenceInfo>)> done);
 
   // Refuses new requests from now on; running and waiting ones finish.
-  void StopAdmitting();
+  void StopAccepting();
   // Ends whatever is left with kDrained (UNAVAILABLE) and stops the thread.
   void Stop();
   // Blocks until nothing runs or waits, or the deadline passes; true when idle.
   bool WaitIdle(TimePoint deadline);
-  void Resume();  // after start_paused
+  // Test-only: steps run from now on, although EngineConfig::start_paused held them back.
+  void EndStartPause();
 
-  // Last published stats and estimates.
+  // Stats and estimates as last reported.
   EngineStats stats() const;
   std::optional<double> estimated_queue_delay_seconds() const;
   // How long the turn that runs now has taken; zero between turns. For a watchdog.
@@ -156,7 +157,7 @@ class Engine {
   void PauseSlowReaders(TimePoint now);
   void LeaveQueue(Track& track);
   void EndEverything();
-  void Publish();
+  void ReportStats();
   bool Enqueue(Command command);  // false, and nothing happened: the engine has stopped
 
   const EngineConfig config_;
@@ -170,19 +171,19 @@ class Engine {
 
   std::atomic<Duration::rep> turn_begin_{0};  // since the clock's epoch; 0: no turn runs
 
-  // The inbox and what is published: guarded by mutex_.
+  // The inbox and what was last reported: guarded by mutex_.
   mutable std::mutex mutex_;
-  std::condition_variable wake_;  // the engine thread: a command came, Resume or Stop
+  std::condition_variable wake_;  // the engine thread: a command came, EndStartPause or Stop
   std::condition_variable idle_;  // WaitIdle
   std::vector<Command> inbox_;
-  EngineStats published_;
+  EngineStats reported_stats_;
   std::optional<double> queue_delay_;
   std::optional<Status> fatal_error_;
   int32_t queued_requests_ = 0;  // submitted and neither started nor ended
   int64_t queued_tokens_ = 0;    // their prompts and lists
   int64_t next_seq_id_ = 1;
-  bool admitting_ = true;
-  bool paused_ = false;
+  bool accepting_ = true;
+  bool start_paused_ = false;
   bool stopping_ = false;
   bool closed_ = false;  // nobody will look into the inbox any more
   bool is_idle_ = true;

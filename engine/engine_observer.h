@@ -29,7 +29,7 @@ struct EngineStats {
   int64_t prefix_evictions_blocks = 0;
   int64_t kv_bytes_read = 0;
 
-  // The step itself; kIdle when the stats are published without one (abort, idle).
+  // The step itself; kIdle when the stats are reported without one (abort, idle).
   StepKind kind = StepKind::kIdle;
   int32_t step_tokens = 0;
   int32_t step_sequences = 0;

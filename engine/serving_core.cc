@@ -1,6 +1,6 @@
-// Start-up in its one order: open and check files, resolve options, reserve the pool, load weights,
-// compare everything with the memory limit, run one warm-up step. Each failure says which exit code
-// it is worth. Nothing here runs again once the engine exists.
+// Start-up in its one order: open and check files, the tokenizer's callback, resolve options,
+// reserve the pool, load weights, compare everything with the memory limit, run one warm-up step.
+// Each failure says which exit code it is worth. Nothing here runs again once the engine exists.
 #include "engine/serving_core.h"
 
 #include <algorithm>
@@ -164,7 +164,9 @@ StatusOr<std::unique_ptr<ServingCore>> ServingCore::Load(const ServingCoreOption
       options.dummy_weights ? OpenDummyModel(options.model_path) : OpenModel(options.model_path));
   std::unique_ptr<ServingCore> core(new ServingCore);
   core->config_ = source->config();
-  core->vocabulary_ = source->vocabulary();
+  if (options.on_vocabulary) {
+    RETURN_IF_ERROR(options.on_vocabulary(core->config_, source->vocabulary()));
+  }
 
   failure = Failure::kOptions;
   RETURN_IF_ERROR(CheckWeightDType(core->config_, options.weight_dtype));
@@ -198,6 +200,7 @@ StatusOr<std::unique_ptr<ServingCore>> ServingCore::Load(const ServingCoreOption
   decoder.max_model_len = core->max_model_len_;
   decoder.num_splits = options.num_splits;
   decoder.check_weights = options.check_weights;
+  decoder.cancelled = options.cancelled;
   StatusOr<std::unique_ptr<DecoderRunner>> made = MakeCpuRunner(*source, decoder, *core->pool_);
   if (absl::IsResourceExhausted(made.status())) failure = Failure::kResources;
   ASSIGN_OR_RETURN(std::unique_ptr<DecoderRunner> runner, std::move(made));

@@ -2,10 +2,11 @@
 // What the program calls once at start-up; nothing here runs per step.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "core/clock.h"
 #include "core/dtype.h"
@@ -38,6 +39,12 @@ struct ServingCoreOptions {
   bool poison_freed = false;
   std::string fault;    // test-only, see fault_runner.h; refused where not compiled in
   EngineConfig engine;  // its max_model_len is filled in
+  // Called once, when the model's files are checked and nothing large is allocated or read yet:
+  // what is made of the tokenizer's data. An error ends loading as one of the files. May be empty.
+  std::function<Status(const ModelConfig&, const VocabularyData&)> on_vocabulary;
+  // Set by another thread: loading ends with CANCELLED before the next tensor. Borrowed; may be
+  // null.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 // A loaded model, ready to serve. Immutable but for the engine, whose thread is not started yet.
@@ -46,7 +53,7 @@ class ServingCore {
   // Which step failed decides the exit code of the program.
   enum class Failure : uint8_t { kOptions, kResources, kFiles };
 
-  // Errors are one sentence. `failure` is set when the status is not OK.
+  // Errors are one sentence. `failure` is set when the status is not OK (and not CANCELLED).
   static StatusOr<std::unique_ptr<ServingCore>> Load(const ServingCoreOptions& options,
                                                      const Clock& clock, Outbox& outbox,
                                                      EngineObserver& observer, Failure& failure);
@@ -54,8 +61,6 @@ class ServingCore {
 
   Engine& engine() { return *engine_; }
   const ModelConfig& config() const { return config_; }
-  // Hands over the tokenizer's data, which nobody needs once the tokenizer is made.
-  VocabularyData TakeVocabulary() { return std::move(vocabulary_); }
   int32_t max_model_len() const { return max_model_len_; }
   int32_t num_blocks() const { return pool_->shape().num_blocks; }
   int32_t block_size() const { return pool_->shape().block_size; }
@@ -74,7 +79,6 @@ class ServingCore {
   ServingCore() = default;
 
   ModelConfig config_;
-  VocabularyData vocabulary_;
   int32_t max_model_len_ = 0;
   int64_t weights_bytes_ = 0;
   int64_t workspace_bytes_ = 0;

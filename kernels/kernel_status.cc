@@ -1,4 +1,4 @@
-// Texts for KernelStatus.
+// KernelStatus as words for messages at start-up.
 #include "kernels/kernel_status.h"
 
 namespace longspan {

@@ -180,11 +180,11 @@ KernelStatus KvStoreCpu(ThreadPool& threads, const KvPoolView& pool, const KvSto
               std::vector<float> rotated(
                   params.cos_sin != nullptr ? static_cast<size_t>(pool.head_dim) : 0);
               for (int64_t token = begin; token < end; ++token) {
-                const int64_t slot = params.slot_mapping[token];
-                if (slot < 0) continue;
+                const int64_t token_slot = params.slot_mapping[token];
+                if (token_slot < 0) continue;
                 for (int64_t head = 0; head < pool.num_kv_heads; ++head) {
-                  StoreHead(pool, params, false, token, head, slot, rotated);
-                  StoreHead(pool, params, true, token, head, slot, rotated);
+                  StoreHead(pool, params, false, token, head, token_slot, rotated);
+                  StoreHead(pool, params, true, token, head, token_slot, rotated);
                 }
               }
             });

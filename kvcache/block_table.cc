@@ -1,4 +1,5 @@
-// Giving blocks and promises back.
+// The ends of the two value types: a table gives its blocks back from the last to the first, a
+// reservation what it still promises. Growing is KvCacheManager's work.
 #include "kvcache/block_table.h"
 
 #include "core/check.h"

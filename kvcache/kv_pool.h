@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-// All layers of a model share one block table, so a block id names the same slot in every layer.
+// All layers of a model share one block table, so a block id names the same place in every layer.
 struct KvPoolShape {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;

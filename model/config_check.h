@@ -10,7 +10,7 @@
 
 namespace longspan {
 
-// Upper bounds of config values. Far above published models; they keep products of two in 63 bits
+// Upper bounds of config values. Far above all known models; they keep products of two in 63 bits
 // and bound what a claim in a file can make us allocate.
 inline constexpr int32_t kMaxVocabSize = 1 << 22;
 inline constexpr int32_t kMaxHiddenSize = 1 << 18;

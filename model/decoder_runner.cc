@@ -264,8 +264,8 @@ StatusOr<std::unique_ptr<DecoderRunner>> MakeRunner(WeightSource& source,
                                    .num_splits = options.num_splits,
                                    .precision = precision},
                                   pool, *threads));
-  ASSIGN_OR_RETURN(DecoderWeights weights,
-                   LoadWeights(source, options.matmul_precision, options.check_weights));
+  ASSIGN_OR_RETURN(DecoderWeights weights, LoadWeights(source, options.matmul_precision,
+                                                       options.check_weights, options.cancelled));
   ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                    Decoder::Create(config, std::move(weights),
                                    {.max_num_batched_tokens = options.max_num_batched_tokens,

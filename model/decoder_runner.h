@@ -3,6 +3,7 @@
 // Launch.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -23,6 +24,8 @@ struct DecoderOptions {
   int32_t max_model_len = 1;           // tokens of one sequence
   int num_splits = 0;          // of decode attention; 0: chosen from the load; never changes bits
   bool check_weights = false;  // refuse weights that are not finite (else: a warning)
+  const std::atomic<bool>* cancelled =
+      nullptr;  // set: stop reading weights; borrowed while loading
 };
 
 // The pool that a model needs.
@@ -42,7 +45,7 @@ class DecoderRunner : public ModelRunner {
 
 // Reads and packs the weights tensor by tensor. pool has the shape KvPoolShapeOf gives and outlives
 // the runner; source is not needed afterwards. Errors: unsupported shapes or options, weights that
-// are not finite, files that cannot be read.
+// are not finite, files that cannot be read; CANCELLED.
 StatusOr<std::unique_ptr<DecoderRunner>> MakeCpuRunner(WeightSource& source,
                                                        const DecoderOptions& options, KvPool& pool);
 

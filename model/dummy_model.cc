@@ -1,4 +1,6 @@
-// See dummy_model.h.
+// A WeightSource that computes instead of reading: FNV-1a of the tensor's name and splitmix64 over
+// the index give the values, scaled by the kind of tensor so that activations stay in range.
+// tests/reference/write_tiny_model.py makes the same bits.
 #include "model/dummy_model.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See gguf_fields.h.
+// One method per type of value, each with its own complaint (key, what it has, what was wanted). An
+// absent key is nullopt, or an error from the Need... methods.
 #include "model/gguf_fields.h"
 
 #include <variant>

@@ -16,7 +16,7 @@
 namespace longspan {
 namespace {
 
-// Far above every published model; they bound memory and time for files whose size is no bound
+// Far above every known model; they bound memory and time for files whose size is no bound
 // (sparse files may claim terabytes).
 constexpr uint64_t kMaxTensors = 1 << 16;
 constexpr uint64_t kMaxKeys = 1 << 16;

@@ -1,4 +1,6 @@
-// See gguf_metadata.h.
+// One reader for all value types, nested arrays included (to depth 4). A count is compared with
+// what the rest of the file could hold before anything grows; elements are counted over the whole
+// file.
 #include "model/gguf_metadata.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// See gguf_reader.h.
+// Buffered reading with one sticky error: after the first one every read gives nothing, so that
+// callers check once. It stops at 256 MiB, however large the file claims to be.
 #include "model/gguf_reader.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "fields are copied as they lie in the file");
 
-// Far above every published model's; bounds memory and time where the size of the file does not (a
+// Far above every known model's; bounds memory and time where the size of the file does not (a
 // sparse file may claim terabytes).
 constexpr int64_t kMaxHeaderBytes = 256 << 20;
 constexpr int64_t kBufferBytes = 64 << 10;

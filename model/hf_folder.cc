@@ -1,4 +1,6 @@
-// See hf_folder.h.
+// Finds and opens the folder's files. An index may come from anybody, so its file names must be
+// plain names whose links stay inside the folder (or in the blobs of Hugging Face's cache), and
+// each tensor must be in the file that the index says, and nowhere else.
 #include "model/hf_folder.h"
 
 #include <sys/stat.h>

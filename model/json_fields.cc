@@ -1,4 +1,5 @@
-// See json_fields.h.
+// The counterpart of gguf_fields.cc for config.json; it also remembers which keys were asked for,
+// so that those without effect can be logged.
 #include "model/json_fields.h"
 
 #include <utility>

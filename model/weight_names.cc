@@ -1,4 +1,5 @@
-// See weight_names.h.
+// The table itself: role, GGUF name, Hugging Face name; and the shape that a config gives each role
+// (no shape: the model has no such tensor).
 #include "model/weight_names.h"
 
 #include <fmt/format.h>

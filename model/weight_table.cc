@@ -1,4 +1,5 @@
-// See weight_table.h.
+// Matches found tensors against WantedWeights by name, both ways. A surplus tensor is an error
+// unless it is listed here as one that says nothing new.
 #include "model/weight_table.h"
 
 #include <fmt/ranges.h>

@@ -15,8 +15,12 @@ namespace {
 // Reads tensors of one source through one reused buffer.
 class TensorReader {
  public:
-  TensorReader(WeightSource& source, MatmulPrecision precision, bool check_weights)
-      : source_(source), precision_(precision), check_weights_(check_weights) {}
+  TensorReader(WeightSource& source, MatmulPrecision precision, bool check_weights,
+               const std::atomic<bool>* cancelled)
+      : source_(source),
+        precision_(precision),
+        check_weights_(check_weights),
+        cancelled_(cancelled) {}
 
   // Leaves `out` as it is when the model has no such tensor.
   Status ReadMatrix(WeightRole role, int32_t layer, std::unique_ptr<PackedMatrix>& out) {
@@ -42,6 +46,9 @@ class TensorReader {
 
  private:
   Status Read(const WeightTensor& tensor) {
+    if (cancelled_ != nullptr && cancelled_->load()) {
+      return MakeStatus(absl::StatusCode::kCancelled, "loading was cancelled");
+    }
     buffer_.resize(static_cast<size_t>(tensor.size_bytes));
     RETURN_IF_ERROR(source_.Read(tensor, buffer_));
     const Status finite = CheckFinite(tensor, buffer_);
@@ -53,6 +60,7 @@ class TensorReader {
   WeightSource& source_;
   const MatmulPrecision precision_;
   const bool check_weights_;
+  const std::atomic<bool>* const cancelled_;  // not owned; may be null
   std::vector<std::byte> buffer_;
 };
 
@@ -102,9 +110,9 @@ int64_t DecoderWeights::SizeBytes() const {
 }
 
 StatusOr<DecoderWeights> LoadWeights(WeightSource& source, MatmulPrecision precision,
-                                     bool check_weights) {
+                                     bool check_weights, const std::atomic<bool>* cancelled) {
   const ModelConfig& config = source.config();
-  TensorReader reader(source, precision, check_weights);
+  TensorReader reader(source, precision, check_weights, cancelled);
   DecoderWeights weights;
   RETURN_IF_ERROR(reader.ReadMatrix(WeightRole::kTokenEmbedding, -1, weights.embedding));
   if (!config.tied_embeddings) {

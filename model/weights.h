@@ -2,6 +2,7 @@
 // norms and biases as floats. Loading only; what is computed with them is model/decoder.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -35,7 +36,9 @@ struct DecoderWeights {
 
 // Reads one tensor at a time, so that memory peaks at the packed weights and one tensor more.
 // Weights that are not finite are a warning, or with check_weights an error that names the tensor.
+// cancelled is looked at before each tensor (null: never); once it is set the result is CANCELLED.
 StatusOr<DecoderWeights> LoadWeights(WeightSource& source, MatmulPrecision precision,
-                                     bool check_weights);
+                                     bool check_weights,
+                                     const std::atomic<bool>* cancelled = nullptr);
 
 }  // namespace longspan

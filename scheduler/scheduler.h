@@ -45,6 +45,10 @@ struct SchedulerConfig {
   // Equals preempt each other, for want of blocks, at most so often; then the sequence waits until
   // all the blocks it may still need can be reserved.
   int32_t max_preemptions = 3;
+  // Steps, 1 or 2, that Schedule may hand out before the Update of the first. Schedule reads it and
+  // CHECKs that its caller keeps to it. 1: each step is planned on the results of the one before,
+  // as the engine does on the CPU. 2: step N+1 is planned while step N runs on a device; a sequence
+  // then feeds a token that the scheduler has not seen yet, and ends may come one step late.
   int32_t max_steps_in_flight = 1;
 };
 

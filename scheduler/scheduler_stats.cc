@@ -1,4 +1,5 @@
-// What can be asked about the scheduler; nothing here changes it.
+// What can be asked about the scheduler (counts, positions, listings, the self-check of tests);
+// nothing here changes it.
 #include <algorithm>
 #include <unordered_map>
 #include <vector>

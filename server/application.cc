@@ -18,6 +18,7 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "server/address_space.h"
 #include "server/bind_address.h"
 #include "server/signals.h"
 #include "server/step_watchdog.h"
@@ -144,6 +145,10 @@ ExitCode Application::Bind() {
       std::make_unique<Metrics>(Metrics::BuildInfo{kVersion, kCommit, "cpu", MachineArchitecture()},
                                 options_.vllm_metrics == "on");
   if (options_.check) return ExitCode::kOk;
+  const int64_t address_space = AddressSpaceToServe(static_cast<int>(options_.threads));
+  if (const Status status = CheckAddressSpace(address_space); !status.ok()) {
+    return Fail(ExitCode::kResources, status);
+  }
   // One that a killed server left would say that this one serves.
   if (const Status status = RemoveReadyFile(); !status.ok()) {
     return Fail(ExitCode::kFiles, status);
@@ -193,10 +198,15 @@ ExitCode Application::Load() {
     device_lost_ = true;
     changed_.notify_all();
   };
+  core_options.on_vocabulary = [this](const ModelConfig& config, const VocabularyData& data) {
+    return MakeTokenizer(config, data);
+  };
+  core_options.cancelled = &cancel_loading_;
   Outbox unused;  // --check serves nothing
   ServingCore::Failure failure{};
   auto core = ServingCore::Load(core_options, clock_, server_ ? server_->outbox() : unused,
                                 *metrics_, failure);
+  if (absl::IsCancelled(core.status())) return ExitCode::kOk;  // Serve ends it
   if (!core.ok()) {
     const ExitCode code = failure == ServingCore::Failure::kOptions     ? ExitCode::kOptions
                           : failure == ServingCore::Failure::kResources ? ExitCode::kResources
@@ -204,7 +214,6 @@ ExitCode Application::Load() {
     return Fail(code, core.status());
   }
   core_ = *std::move(core);
-  if (const Status status = MakeTokenizer(); !status.ok()) return Fail(ExitCode::kFiles, status);
   if (options_.check) {
     core_.reset();
     return ExitCode::kOk;
@@ -253,25 +262,24 @@ std::map<std::string, std::string> Application::ChosenFlags(const std::string& m
           {"metrics-listen", endpoint_ ? endpoint_->address() : "off"}};
 }
 
-Status Application::MakeTokenizer() {
-  const VocabularyData data = core_->TakeVocabulary();
+// While the model is loading, before its weights are read.
+Status Application::MakeTokenizer(const ModelConfig& config, const VocabularyData& data) {
   if (data.empty()) {
     spdlog::warn("the model has no tokenizer: requests must bring token ids");
     return Status();
   }
-  auto tokenizer =
-      data.tokenizer_json.empty()
-          ? MakeGgufTokenizer(ToGgufVocabulary(data))
-          : LoadTokenizerJson(data.tokenizer_json, ToTokenizerJsonOptions(core_->config()));
+  auto tokenizer = data.tokenizer_json.empty()
+                       ? MakeGgufTokenizer(ToGgufVocabulary(data))
+                       : LoadTokenizerJson(data.tokenizer_json, ToTokenizerJsonOptions(config));
   if (!tokenizer.ok()) {
     return InvalidArgument("{}: tokenizer: {}", Escaped(options_.model, 1024),
                            StatusMessage(tokenizer.status()));
   }
   tokenizer_ = *std::move(tokenizer);
-  if (tokenizer_->vocab_size() > core_->config().vocab_size) {
+  if (tokenizer_->vocab_size() > config.vocab_size) {
     return InvalidArgument("{}: the tokenizer has {} tokens, the model {}",
                            Escaped(options_.model, 1024), tokenizer_->vocab_size(),
-                           core_->config().vocab_size);
+                           config.vocab_size);
   }
   return Status();
 }
@@ -310,7 +318,7 @@ ExitCode Application::Serve() {
 ExitCode Application::Drain() {
   WarnUnlessOk(RemoveReadyFile());
   server_->StartDraining();
-  core_->engine().StopAdmitting();
+  core_->engine().StopAccepting();
   spdlog::info("draining: {} open requests, up to {:.1f} s", server_->num_open_requests(),
                Seconds(DrainDeadline() - clock_.Now()));
   // The deadline is read anew each time: a later request may have brought it forward.
@@ -352,6 +360,7 @@ void Application::EndStuck(Duration age) {
 void Application::RequestDrain(std::optional<Duration> timeout) {
   const TimePoint deadline = clock_.Now() + timeout.value_or(FromSeconds(options_.drain_timeout));
   const std::lock_guard lock(mutex_);
+  if (loading_) cancel_loading_.store(true);
   drain_deadline_ = std::min(drain_deadline_.value_or(deadline), deadline);
   changed_.notify_all();
 }
@@ -367,14 +376,14 @@ void Application::OnSignal(int number) {
   if (number == SIGUSR1) {
     const bool serving = !loading_;
     lock.unlock();
-    if (serving && options_.start_paused) core_->engine().Resume();
+    if (serving && options_.start_paused) core_->engine().EndStartPause();
     return;
   }
   ++num_stop_signals_;
   const bool loading = loading_;
   lock.unlock();
   if (loading) {
-    // Loading cannot be interrupted; nothing of it outlives the process.
+    // A tensor may take longer than a supervisor waits; nothing of loading outlives the process.
     spdlog::info("stopped while loading");
     if (server_) server_->Shutdown(Duration::zero());
     _exit(static_cast<int>(ExitCode::kOk));

@@ -3,9 +3,10 @@
 //
 //   loading --(warm-up step ran)--> serving --(SIGTERM, Drain)--> draining --> exit 0
 //      |                               `------(device lost)-----> failed ----> exit 1
-//      `--(SIGTERM)--> exit 0
+//      `--(SIGTERM, Drain)--> exit 0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -46,7 +47,7 @@ class Application final : public LifecycleHandler {
   [[noreturn]] void EndStuck(Duration age);  // on the watchdog's thread
   Status WriteReadyFile() const;
   Status RemoveReadyFile() const;  // OK when there is none
-  Status MakeTokenizer();
+  Status MakeTokenizer(const ModelConfig& config, const VocabularyData& data);
   std::map<std::string, std::string> ChosenFlags(const std::string& model_name) const;
   void OnSignal(int number);
   bool StopNow();
@@ -67,6 +68,7 @@ class Application final : public LifecycleHandler {
   int num_stop_signals_ = 0;                 // two: stop now
   bool device_lost_ = false;
   bool loading_ = true;
+  std::atomic<bool> cancel_loading_{false};  // a drain was asked for; read while weights are loaded
 };
 
 }  // namespace longspan

@@ -22,9 +22,11 @@
 #include "server/library_logs.h"
 #include "server/listener.h"
 #include "server/output_thread.h"
+#include "server/preface_gate.h"
 #include "server/process_memory.h"
 #include "server/request_registry.h"
 #include "server/tokenizer_thread.h"
+#include "server/wall_clock_watch.h"
 
 namespace longspan {
 namespace {
@@ -91,9 +93,11 @@ struct Endpoint {
   std::unique_ptr<Listener> listener;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<PrefaceGate> gate;
 
   Status Open(const std::string& address, const GrpcServerOptions& options, bool reflection,
               grpc::Service& service);
+  void Start();
   void SetServing(const char* service, bool serving);
   void Shutdown(std::chrono::system_clock::time_point deadline);
 };
@@ -114,6 +118,17 @@ Status Endpoint::Open(const std::string& address, const GrpcServerOptions& optio
   return absl::OkStatus();
 }
 
+// Accept loop, gate, gRPC.
+void Endpoint::Start() {
+  gate = std::make_unique<PrefaceGate>(listener->address(), [this](int listener_fd, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
+  listener->Start([this](int listener_fd, int fd) { gate->Take(listener_fd, fd); });
+}
+
 void Endpoint::SetServing(const char* service, bool serving) {
   if (server == nullptr) return;
   grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
@@ -123,6 +138,7 @@ void Endpoint::SetServing(const char* service, bool serving) {
 
 void Endpoint::Shutdown(std::chrono::system_clock::time_point deadline) {
   if (listener != nullptr) listener->Close();
+  gate.reset();
   if (server != nullptr) server->Shutdown(deadline);
 }
 
@@ -135,7 +151,11 @@ struct GrpcServer::Parts {
         output(outbox),
         inference(context, registry, tokenizer,
                   {server_options.max_metadata_bytes, server_options.max_pending_tokens}),
-        admin(context, registry, server_options.max_metadata_bytes) {}
+        admin(context, registry, server_options.max_metadata_bytes),
+        clock_watch([this] {
+          spdlog::warn("the wall clock was set");
+          timer_waker.Wake();
+        }) {}
 
   ServerContext context;
   RequestRegistry registry;
@@ -149,6 +169,8 @@ struct GrpcServer::Parts {
   std::mutex health_mutex;  // phase and health change together
   std::string no_address;
   bool is_shut_down = false;
+  GrpcTimerWaker timer_waker;
+  WallClockWatch clock_watch;
 
   void SetHealth(bool serving) {
     main.SetServing(kInferenceService, serving);
@@ -171,12 +193,7 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions&
   parts->SetHealth(false);
   for (Endpoint* endpoint : {&parts->main, &parts->side}) {
     if (endpoint->listener == nullptr) continue;
-    endpoint->listener->Start([endpoint](int listener_fd, int fd) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-      connection.listener_fd = listener_fd;
-      connection.fd = fd;
-      endpoint->acceptor->HandleNewConnection(&connection);
-    });
+    endpoint->Start();
   }
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }

@@ -55,7 +55,7 @@ class GrpcServer {
   // For the engine.
   Outbox& outbox();
 
-  // The warm-up step has run: health SERVING, requests are admitted. Both outlive Shutdown.
+  // The warm-up step has run: health SERVING, requests are accepted. Both outlive Shutdown.
   void SetServing(const ServedModel& model, Engine& engine);
   // Health NOT_SERVING; new requests and those that are not tokenized yet get UNAVAILABLE, and so
   // do Tokenize and Detokenize; running requests go on, and probes are still answered. Does not

@@ -179,13 +179,13 @@ void InferenceService::Parse(const grpc::ByteBuffer& bytes, const CallPtr& call,
     }
   }
   if (on_tokenizer_thread || !RequestValidator::NeedsTokenizer(*request)) {
-    return Admit(*request, call);
+    return ValidateAndSubmit(*request, call);
   }
   Post(static_cast<int64_t>(bytes.Length()), call,
-       [this, request, call] { Admit(*request, call); });
+       [this, request, call] { ValidateAndSubmit(*request, call); });
 }
 
-void InferenceService::Admit(const v1::GenerateRequest& request, const CallPtr& call) {
+void InferenceService::ValidateAndSubmit(const v1::GenerateRequest& request, const CallPtr& call) {
   const RequestValidator validator(*context_.model());
   ValidatedRequest validated;
   const grpc::Status status = validator.Build(request, DrawSeed(), call->cancelled(), validated);

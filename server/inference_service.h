@@ -69,7 +69,7 @@ class InferenceService final : public WithRawInference<v1::Inference::Service> {
   // The steps of Generate, each on the thread where its input can be worked on.
   void Receive(const grpc::ByteBuffer& bytes, const CallPtr& call);
   void Parse(const grpc::ByteBuffer& bytes, const CallPtr& call, bool on_tokenizer_thread);
-  void Admit(const v1::GenerateRequest& request, const CallPtr& call);
+  void ValidateAndSubmit(const v1::GenerateRequest& request, const CallPtr& call);
   void Post(int64_t bytes, const CallPtr& call, std::function<void()> work);
 
   // Calls work(model, call) on the tokenizer thread, or fails the call.
@@ -86,7 +86,7 @@ class InferenceService final : public WithRawInference<v1::Inference::Service> {
   std::atomic<int32_t> num_open_calls_{0};
 };
 
-// OK when requests are admitted, else UNAVAILABLE with the reason.
+// OK when requests are accepted, else UNAVAILABLE with the reason.
 grpc::Status CheckServing(ServerPhase phase);
 
 }  // namespace longspan

@@ -1,4 +1,5 @@
-// longspan-server: parses the command line and runs the application.
+// longspan-server: blocks signals, parses the command line, and runs the application; the exit code
+// is the application's.
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -7,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "server/address_space.h"
 #include "server/application.h"
 #include "server/options.h"
 #include "server/process_memory.h"
@@ -15,6 +17,11 @@
 
 int main(int argc, char** argv) {
   using longspan::ParsedCommandLine;
+  if (const longspan::Status room = longspan::CheckAddressSpace(longspan::kAddressSpaceToStart);
+      !room.ok()) {
+    std::fprintf(stderr, "longspan-server: %s\n", longspan::StatusMessage(room).c_str());
+    return static_cast<int>(longspan::ExitCode::kResources);
+  }
   longspan::BlockSignals();
   longspan::BoundReadAhead();
   const std::vector<std::string> args(argv + 1, argv + argc);

@@ -46,7 +46,7 @@ class Metrics final : public EngineObserver, public RequestObserver {
   Metrics(const BuildInfo& build, bool vllm_names);
   ~Metrics() override;
 
-  // Call once, before the first request is admitted.
+  // Call once, before the first request is accepted.
   void SetModel(const ModelMetricsInfo& info);
 
   // Handed to the endpoint.

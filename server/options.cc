@@ -61,6 +61,15 @@ OptionSpec Choice(const char* name, const char* group, const char* choices, cons
   return spec;
 }
 
+template <typename Number>
+Status SetInRange(ServerOptions& options, Number ServerOptions::*field, std::string_view value,
+                  Number number, Number low, Number high, const char* range) {
+  if (number < low || number > high)
+    return InvalidArgument("{} is out of range ({})", value, range);
+  options.*field = number;
+  return Status();
+}
+
 OptionSpec Integer(const char* name, const char* group, const char* unit, const char* help,
                    int64_t ServerOptions::*field, int64_t low, int64_t high, const char* range) {
   const bool is_bytes = std::string_view(unit) == "bytes";
@@ -75,11 +84,7 @@ OptionSpec Integer(const char* name, const char* group, const char* unit, const 
             const auto number = is_bytes ? ParseBytes(value) : ParseInteger(value);
             if (!number)
               return InvalidArgument("\"{}\" is not a number of {}", value, *unit ? unit : "units");
-            if (*number < low || *number > high) {
-              return InvalidArgument("{} is out of range ({})", value, range);
-            }
-            options.*field = *number;
-            return Status();
+            return SetInRange(options, field, value, *number, low, high, range);
           },
           [field](const ServerOptions& options) { return fmt::format("{}", options.*field); }};
 }
@@ -101,11 +106,7 @@ OptionSpec Real(const char* name, const char* group, const char* unit, const cha
         if (error != std::errc() || end != value.data() + value.size() || !std::isfinite(number)) {
           return InvalidArgument("\"{}\" is not a finite number", value);
         }
-        if (number < low || number > high) {
-          return InvalidArgument("{} is out of range ({})", value, range);
-        }
-        options.*field = number;
-        return Status();
+        return SetInRange(options, field, value, number, low, high, range);
       },
       [field](const ServerOptions& options) { return fmt::format("{}", options.*field); }};
 }

@@ -3,6 +3,7 @@
 #include "server/raw_method.h"
 
 #include <fmt/format.h>
+#include <grpc/support/time.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/proto_buffer_writer.h>
 
@@ -15,7 +16,7 @@ namespace longspan {
 namespace {
 
 // Beyond this a deadline is none; keeps the sum of clock and rest far from overflow.
-constexpr auto kMaxDeadline = std::chrono::hours(24 * 365);
+constexpr std::chrono::seconds kMaxDeadline = std::chrono::hours(24 * 365);
 
 }  // namespace
 
@@ -53,13 +54,14 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {
   return out;
 }
 
+// gRPC keeps a deadline in monotonic time; its wall-clock form would be another one after a jump.
 CallTimes TimesOf(const grpc::CallbackServerContext& context, const Clock& clock) {
   CallTimes times{clock.Now(), std::nullopt};
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return times;
-  const auto rest = deadline - std::chrono::system_clock::now();
-  if (rest < kMaxDeadline) {
-    times.deadline = times.arrival + std::chrono::duration_cast<Duration>(rest);
+  const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
+  const gpr_timespec rest = gpr_time_sub(deadline, gpr_now(GPR_CLOCK_MONOTONIC));
+  if (rest.tv_sec < kMaxDeadline.count()) {  // without a deadline it is endless
+    times.deadline =
+        times.arrival + std::chrono::seconds(rest.tv_sec) + std::chrono::nanoseconds(rest.tv_nsec);
   }
   return times;
 }

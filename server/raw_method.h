@@ -32,7 +32,7 @@ grpc::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
 
-// Arrival now; the deadline of the wall clock is turned into monotonic time here and nowhere else.
+// Arrival now; the call's deadline becomes the clock's time here and nowhere else.
 CallTimes TimesOf(const grpc::CallbackServerContext& context, const Clock& clock);
 
 // The W3C trace context of a call, "00-TRACE-SPAN-FLAGS"; empty when there is none or it is not

@@ -65,22 +65,23 @@ BpeModel::BpeModel(BpeModelConfig config)
   for (const auto& [piece, id] : config_.whole_piece_ids) {
     longest_whole_piece_ = std::max(longest_whole_piece_, piece.size());
   }
-  slots_.resize(std::bit_ceil(config_.merges.size() * 2 + 1));
-  const uint64_t mask = slots_.size() - 1;
+  rank_entries_.resize(std::bit_ceil(config_.merges.size() * 2 + 1));
+  const uint64_t mask = rank_entries_.size() - 1;
   for (size_t rank = 0; rank < config_.merges.size(); ++rank) {
     const MergeRule& rule = config_.merges[rank];
     const uint64_t pair = PairKey(ToInt(rule.left), ToInt(rule.right));
     uint64_t at = Mix(pair) & mask;
-    while (slots_[at].pair != kNoPair && slots_[at].pair != pair) at = (at + 1) & mask;
-    slots_[at] = {pair, static_cast<uint32_t>(rank)};
+    while (rank_entries_[at].pair != kNoPair && rank_entries_[at].pair != pair)
+      at = (at + 1) & mask;
+    rank_entries_[at] = {pair, static_cast<uint32_t>(rank)};
   }
 }
 
 std::optional<uint32_t> BpeModel::FindRank(int32_t left, int32_t right) const {
   const uint64_t pair = PairKey(left, right);
-  const uint64_t mask = slots_.size() - 1;
-  for (uint64_t at = Mix(pair) & mask; slots_[at].pair != kNoPair; at = (at + 1) & mask) {
-    if (slots_[at].pair == pair) return slots_[at].rank;
+  const uint64_t mask = rank_entries_.size() - 1;
+  for (uint64_t at = Mix(pair) & mask; rank_entries_[at].pair != kNoPair; at = (at + 1) & mask) {
+    if (rank_entries_[at].pair == pair) return rank_entries_[at].rank;
   }
   return std::nullopt;
 }

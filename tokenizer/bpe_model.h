@@ -64,7 +64,7 @@ class BpeModel {
                 Scratch& scratch, std::vector<TokenId>& ids) const;
 
  private:
-  struct Slot {
+  struct RankEntry {
     uint64_t pair = kNoPair;
     uint32_t rank = 0;
   };
@@ -84,9 +84,9 @@ class BpeModel {
   Status MergeAll(const CancelFlag& cancelled, std::vector<Symbol>& symbols, Queue& queue) const;
 
   BpeModelConfig config_;
-  std::vector<Slot> slots_;            // open addressing; the size is a power of two
-  int64_t max_symbols_per_token_ = 1;  // that merges can make one token of
-  size_t longest_whole_piece_ = 0;     // bytes
+  std::vector<RankEntry> rank_entries_;  // open addressing; the size is a power of two
+  int64_t max_symbols_per_token_ = 1;    // that merges can make one token of
+  size_t longest_whole_piece_ = 0;       // bytes
 };
 
 }  // namespace longspan

@@ -1,28 +1,9 @@
-// The table for processors with AVX2, FMA and F16C.
-#include "kernels/cpu/matmul_float_kernels.h"
+// Matrix products on AVX2, FMA and F16C: the portable vector code compiled for them, in a table for
+// the dispatch (matmul_dispatch.cc).
+#include "kernels/cpu/matmul_float_table.h"
 
 namespace longspan {
-namespace {
 
-void Multiply(const WeightPanel* panels, int num_panels, MatmulArithmetic,
-              const ActivationGroup& group, float* acc, int64_t acc_stride) {
-  MultiplyFloat(panels, num_panels, group, acc, acc_stride);
-}
-
-}  // namespace
-
-const MatmulKernels kMatmulAvx2 = {
-    .name = "avx2",
-    .native_bfloat16 = false,
-    .float_group_rows = kFloatGroupRows,
-    .bfloat16_group_rows = 0,
-    .convert_group = ConvertGroupFloat,
-    .decode_tile = DecodeFloatTile,
-    .fold_scales = FoldScales,
-    .multiply = Multiply,
-    .has_direct = HasDirectFloat,
-    .multiply_direct = MultiplyDirectFloat,
-    .finish = Finish,
-};
+const MatmulKernels kMatmulAvx2 = FloatTable("avx2");
 
 }  // namespace longspan

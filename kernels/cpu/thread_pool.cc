@@ -1,4 +1,4 @@
-// Fork-join with bounded spinning: a region is published by a counter, workers that slept are woken
+// Fork-join with bounded spinning: a region is announced by a counter, workers that slept are woken
 // through a condition variable, and the end of a region is a counter that falls to zero.
 #include "kernels/cpu/thread_pool.h"
 

@@ -133,7 +133,7 @@ def test_a_service_without_authentication_has_a_network_policy():
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["policyTypes"] == ["Ingress", "Egress"] and policy["egress"] == []
     for rule in policy["ingress"]:
-        assert rule["ports"] and rule["from"], "a rule without callers admits everybody"
+        assert rule["ports"] and rule["from"], "a rule without callers lets everybody in"
     service = find("deployment.yaml", "Service")["spec"]
     assert service["selector"].items() <= labels.items()
     ports = {port["name"] for port in longspan_container("deployment.yaml")["ports"]}

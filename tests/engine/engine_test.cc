@@ -339,7 +339,7 @@ TEST_F(EngineTest, DrainRefusesNewRequestsAndFinishesOldOnes) {
   Make();
   engine_->Start();
   const SeqId id = engine_->Submit(Request(Prompt(1, 4), 50)).first;
-  engine_->StopAdmitting();
+  engine_->StopAccepting();
   EXPECT_EQ(engine_->Submit(Request(Prompt(1, 4), 1)).status.code(),
             absl::StatusCode::kUnavailable);
   EXPECT_TRUE(engine_->WaitIdle(std::chrono::steady_clock::now() + seconds(60)));

@@ -65,6 +65,25 @@ TEST_F(ServingCoreTest, WorkspaceThatCannotBeAllocatedIsAResourceError) {
   EXPECT_EQ(failure_, ServingCore::Failure::kResources);
 }
 
+// The pool is reserved before the weights are read, so what comes before the pool comes before
+// both.
+TEST_F(ServingCoreTest, ATokenizerThatIsRefusedEndsLoadingBeforeAnythingLarge) {
+  options_.num_blocks = 2'000'000'000;  // no machine has them
+  EXPECT_EQ(Load().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(failure_, ServingCore::Failure::kResources);
+  options_.on_vocabulary = [](const ModelConfig& config, const VocabularyData&) {
+    return InvalidArgument("no tokenizer for {} tokens", config.vocab_size);
+  };
+  EXPECT_EQ(StatusMessage(Load()), "no tokenizer for 512 tokens");
+  EXPECT_EQ(failure_, ServingCore::Failure::kFiles);
+}
+
+TEST_F(ServingCoreTest, LoadingIsGivenUpWhenItIsCancelled) {
+  const std::atomic<bool> cancelled{true};
+  options_.cancelled = &cancelled;
+  EXPECT_EQ(Load().code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(ServingCoreTest, AnUnknownFaultIsABadOption) {
   options_.fault = "nonsense";
   EXPECT_EQ(Load().code(), absl::StatusCode::kInvalidArgument);

@@ -384,6 +384,11 @@ class Server:
         with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as file:
             return int(re.search(r"VmHWM:\s+(\d+)", file.read()).group(1)) * 1024
 
+    def forget_peak(self):
+        """peak_rss() begins anew."""
+        with open(f"/proc/{self.process.pid}/clear_refs", "w", encoding="utf-8") as file:
+            file.write("5")
+
     def is_idle(self):
         load = self.load()
         return load.running_requests == load.waiting_requests == load.used_blocks == 0
@@ -407,6 +412,31 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+class Lateness(threading.Thread):
+    """The control beside a bound in time: how late this machine is while something else is measured. It sleeps 10 ms and
+    asks the server for its load, over and over; worst() is the longest that one such turn took, less the sleep."""
+
+    SLEEP = 0.01
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.turns, self.over = server, [], threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.over.is_set():
+            start = time.monotonic()
+            time.sleep(self.SLEEP)
+            self.server.load()
+            self.turns.append(time.monotonic() - start - self.SLEEP)
+
+    def worst(self):
+        self.over.set()
+        self.join(PATIENCE)
+        assert self.turns
+        return max(self.turns)
 
 
 class FreezingProxy(threading.Thread):

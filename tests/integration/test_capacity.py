@@ -1,10 +1,13 @@
 """Capacity, isolation and truth of the counters: faults S1 to S9, I1, I3, and the leak check."""
 
+import collections
 import random
 import socket
 import threading
+import time
 
-from harness import CODE, request, wait_until
+from harness import CODE, Lateness, request, wait_until
+from http2 import Connection
 from longspan.v1 import inference_pb2
 
 P = lambda n: list(range(1, n + 1))  # noqa: E731
@@ -62,19 +65,33 @@ def test_Fault_S3_CanNeverFit(launch, toy):
 
 
 def test_Fault_S4_DeadlineInTheQueue(launch, toy):
-    with launch(toy, max_num_seqs=1, step_delay_ms=10) as server:
+    """Five requests with a deadline of 200 ms behind 5 s of work, from a client that takes nothing back: the server ends
+    them, the median within 50 ms of the deadline. What this machine was late meanwhile is allowed on top."""
+    with launch(toy, max_num_seqs=1, kv_blocks=128, step_delay_ms=20) as server:
         server.remember_canary()
-        blocker = server.start([1], 200)
+        blocker = server.start([1], 250)
         blocker.wait_tokens(1)
-        before = server.metric("longspan_prompt_tokens_total")
-        late = server.generate([2] * 20, 4, call_options={"timeout": 0.2})
-        assert late.code == CODE.DEADLINE_EXCEEDED and late.started is None
-        wait_until(lambda: server.load().waiting_requests == 0, "it left the queue")
-        assert server.metric("longspan_prompt_tokens_total") == before, "no compute"
-        wait_until(
-            lambda: server.metric("longspan_requests_finished_total", reason="deadline") == 1,
-            "counted as deadline",
-        )
+        steps, prompts = server.metrics(), "longspan_prompt_tokens_total"
+        connection, late, elapsed = Connection(server.address), Lateness(server), []
+        for i in range(5):
+            start = time.monotonic()
+            message = request([2] * 20, 4).SerializeToString()
+            stream = connection.call(b"/" + GENERATE.encode(), message, [(b"grpc-timeout", b"200m")])
+            wait_until(lambda: stream in connection.ended | connection.reset, "the server ends it")
+            elapsed.append(time.monotonic() - start)
+            ended = server.metric("longspan_requests_finished_total", reason="deadline")
+            assert ended == i + 1, "counted as deadline, once"
+        noise = late.worst()
+        wait_until(lambda: server.load().waiting_requests == 0, "the last one left the queue too")
+        assert blocker.is_alive()
+        assert min(elapsed) >= 0.2 - 0.05, "nor long before it, when no step fits in any more"
+        assert sorted(elapsed)[2] <= 0.2 + 0.05 + noise, (elapsed, noise)
+        after = server.metrics()
+        assert after[prompts] == steps[prompts], "none of them started"
+        done = {name: after[name] - steps[name] for name in ("longspan_step_tokens_count", "longspan_step_tokens_sum")}
+        assert len(set(done.values())) == 1, "every step computed the one token of the running request"
+        assert server.generate([2], 4, call_options={"timeout": 0.2}).code == CODE.DEADLINE_EXCEEDED
+        connection.close()
         blocker.call.cancel()
         server.check_health()
 
@@ -150,33 +167,95 @@ def test_Fault_S8_ScrapesUnderLoad(server):
         s.close()
 
 
+GENERATE = "longspan.v1.Inference/Generate"
+REJECTIONS = (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED, CODE.NOT_FOUND)
+
+
+class Counted:
+    """What a client counts of its own requests. One that it cuts, or whose deadline passes, is known to have had what
+    was read of it; what was on its way then, nobody read: `unread` is how much that can be at most."""
+
+    def __init__(self):
+        self.reasons = {"stop": 0, "length": 0, "aborted": 0, "deadline": 0, "rejected": 0, "error": 0}
+        self.codes = collections.Counter()
+        self.prompt_tokens = self.cached = self.started = self.finished_sequences = 0
+        self.tokens = self.with_token = self.sequences_with_token = 0
+        self.unread = collections.Counter()
+
+    def add(self, message, answer):
+        self.codes[answer.code] += 1
+        if answer.started:
+            self.started += 1
+            self.prompt_tokens += answer.started.prompt_tokens
+            self.cached += answer.started.cached_tokens
+        read = [len(answer.ids(i)) for i in range(message.n or 1)]
+        self.tokens += sum(read)
+        self.with_token += any(read)
+        self.sequences_with_token += sum(n > 0 for n in read)
+        ends = [r.finished for r in answer.responses if r.HasField("finished")]
+        self.finished_sequences += len(ends)
+        if answer.code == CODE.OK:
+            self.reasons[inference_pb2.FinishReason.Name(ends[-1].reason)[14:].lower()] += 1
+            assert [e.usage.completion_tokens for e in sorted(ends, key=lambda e: e.index)] == read
+        elif answer.code in REJECTIONS:
+            self.reasons["rejected"] += 1
+        else:
+            assert answer.code in (CODE.CANCELLED, CODE.DEADLINE_EXCEEDED)
+            self.reasons["aborted" if answer.code == CODE.CANCELLED else "deadline"] += 1
+            self.unread["tokens"] += message.stop.max_tokens - read[0]
+            if not answer.ids():  # its first token may have been among them, or only its start
+                self.unread["first"] += 1
+            if not answer.started:
+                self.unread["started"] += 1
+                self.unread["prompt"] += len(message.token_ids.ids)
+
+    def check(self, server, queued=False):
+        """queued: what was cut had not started, so that nothing was on its way."""
+        total = sum(self.codes.values())
+        counted = "longspan_grpc_requests_total"
+        wait_until(lambda: server.metric(counted, method=GENERATE) == total, "every request has ended")
+        for reason, count in self.reasons.items():
+            assert server.metric("longspan_requests_finished_total", reason=reason) == count, reason
+        for code in CODE:
+            assert server.metric(counted, method=GENERATE, code=code.name) == self.codes[code], code
+        unread = collections.Counter() if queued else self.unread
+        first, tokens = unread["first"], unread["tokens"]
+        bounds = {
+            "longspan_e2e_request_latency_seconds_count": (total - self.reasons["rejected"], 0),
+            "longspan_prompt_tokens_total": (self.prompt_tokens, unread["prompt"]),
+            "longspan_prompt_tokens_cached_total": (self.cached, unread["prompt"]),
+            "longspan_queue_time_seconds_count": (self.started, unread["started"]),
+            "longspan_generation_tokens_total": (self.tokens, tokens),
+            "longspan_time_to_first_token_seconds_count": (self.with_token, first),
+            "longspan_prefill_time_seconds_count": (self.with_token, first),
+            "longspan_inter_token_latency_seconds_count": (self.tokens - self.sequences_with_token, tokens),
+            "longspan_decode_time_seconds_count": (self.finished_sequences, 0),
+        }
+        for name, (read, more) in bounds.items():
+            assert read <= server.metric(name) <= read + more, name
+
+
 def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
+    """500 requests: answered, aborted, refused, cancelled and expired, in the queue and while they run."""
     rng = random.Random(9)
-    with launch(toy, kv_blocks=256, max_queued_requests=16) as server:
-        counts = {"stop": 0, "length": 0, "aborted": 0, "deadline": 0, "rejected": 0, "error": 0}
-        codes, prompt_tokens, tokens, with_token, cached = {}, 0, 0, 0, 0
+    client, sent = Counted(), 0
+    with launch(toy, kv_blocks=256, max_queued_requests=16, step_delay_ms=10) as server:
+
+        def start(prompt, max_tokens, call_options=None, **fields):
+            nonlocal sent
+            sent += 1
+            message = request(prompt, max_tokens, request_id=f"s9-{sent}", **fields)
+            return message, server.start(message, call_options=call_options)
+
+        def settle(pair):
+            client.add(pair[0], pair[1].result())
+
+        # 408 that nobody cuts: every count is exact.
         waiting = []
-
-        def settle(job):
-            nonlocal prompt_tokens, tokens, with_token, cached
-            answer = job.result()
-            codes[answer.code] = codes.get(answer.code, 0) + 1
-            if answer.started:
-                prompt_tokens += answer.started.prompt_tokens
-                cached += answer.started.cached_tokens
-            n = sum(len(answer.ids(i)) for i in range(3))
-            tokens += n
-            with_token += n > 0
-            if answer.code == CODE.OK:
-                last = [r.finished for r in answer.responses if r.HasField("finished")][-1]
-                counts[inference_pb2.FinishReason.Name(last.reason)[14:].lower()] += 1
-            elif answer.code in (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED, CODE.NOT_FOUND):
-                counts["rejected"] += 1
-
-        for i in range(500):
+        for _ in range(408):
             kind = rng.randrange(10)
             prompt = [rng.randrange(512) for _ in range(rng.randrange(1, 40))]
-            fields = {"request_id": f"s9-{i}"}
+            fields = {}
             if kind == 0:
                 prompt = [600]
             elif kind == 1:
@@ -185,28 +264,50 @@ def test_Fault_S9_MetricsEqualWhatTheClientCounted(launch, toy):
                 fields["n"] = 3
             elif kind == 3:
                 fields["model"] = "other"
-            job = server.start(prompt, rng.randrange(0, 20), **fields)
+            waiting.append(start(prompt, rng.randrange(0, 12), **fields))
             if kind == 4:
-                server.inference.Abort(inference_pb2.AbortRequest(request_id=fields["request_id"]))
-            waiting.append(job)
+                server.inference.Abort(inference_pb2.AbortRequest(request_id=waiting[-1][0].request_id))
             if len(waiting) >= 12:
                 settle(waiting.pop(0))
-        for job in waiting:
-            settle(job)
+        for pair in waiting:
+            settle(pair)
+        client.check(server)
+        assert client.unread.total() == 0
+
+        # Behind eight long ones a queue of sixteen: for five more it is full, most are cancelled in it, five expire in it.
+        for _ in range(2):
+            blockers = [start([i + 1], 200) for i in range(8)]
+            for _, job in blockers:
+                job.wait_started()
+            gone = [start([7] * 20, 4) for _ in range(16)]
+            wait_until(lambda: server.load().waiting_requests == 16, "the queue is full")
+            full = [start([7] * 20, 4) for _ in range(5)]
+            for pair in full:
+                settle(pair)
+            for _, job in gone:
+                job.call.cancel()
+            wait_until(lambda: server.load().waiting_requests == 0, "the queue is empty")
+            late = [start([7] * 20, 4, call_options={"timeout": 0.3}) for _ in range(5)]
+            for pair in gone + late + blockers:  # the long ones to their end: they are counted exactly
+                settle(pair)
+        assert client.reasons["aborted"] >= 32 and client.reasons["deadline"] >= 10
+        client.check(server, queued=client.started == server.metric("longspan_queue_time_seconds_count"))
+
+        # 24 cuts and deadlines while tokens come.
+        for i in range(3):
+            cut = [start([rng.randrange(512)], 120, call_options={"timeout": 0.3 if k % 2 else 60}) for k in range(8)]
+            for k, pair in enumerate(cut):
+                if k % 2 == 0:
+                    pair[1].wait_tokens(1 + 2 * i)
+                    pair[1].call.cancel()
+            for pair in cut:
+                settle(pair)
+        assert sent == sum(client.codes.values()) == 500
         wait_until(server.is_idle, "idle")
-        for reason, count in counts.items():
-            got = server.metric("longspan_requests_finished_total", reason=reason)
-            assert got == count, reason
-        method = "longspan.v1.Inference/Generate"
-        for code in CODE:
-            got = server.metric("longspan_grpc_requests_total", method=method, code=code.name)
-            assert got == codes.get(code, 0), code
-        assert sum(codes.values()) == 500
-        assert server.metric("longspan_e2e_request_latency_seconds_count") == 500 - counts["rejected"]
-        assert server.metric("longspan_prompt_tokens_total") == prompt_tokens
-        assert server.metric("longspan_prompt_tokens_cached_total") == cached
-        assert server.metric("longspan_generation_tokens_total") == tokens
-        assert server.metric("longspan_time_to_first_token_seconds_count") == with_token
+        client.check(server)
+        assert client.codes[CODE.RESOURCE_EXHAUSTED] >= 10 and client.reasons["deadline"] >= 10 + 12
+        server.remember_canary()
+        server.check_health()
 
 
 def test_Fault_I1_SaltsDoNotShare(server):

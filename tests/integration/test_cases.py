@@ -222,8 +222,8 @@ def test_Case_017_UsedBlocksAreExact(launch, toy):
 
 
 def successor(launch, models, tokens, first_id=300, **options):
-    server_options = {k: v for k, v in options.items() if k not in ("eos",)}
-    model_options = {k: v for k, v in options.items() if k in ("eos",)}
+    server_options = {k: v for k, v in options.items() if k not in ("eos", "special_ids")}
+    model_options = {k: v for k, v in options.items() if k in ("eos", "special_ids")}
     folder = models("successor", tokens=tuple(tokens), first_id=first_id, context=512, **model_options)
     return launch(folder, kv_blocks=512, **server_options)
 
@@ -280,6 +280,44 @@ def test_Case_021_StopStrings(launch, models, burst):
                 assert answer.finished().matched_string == matched
                 assert answer.ids() == list(range(300, 300 + count))
                 assert answer.finished().usage.completion_tokens == count
+        server.check_health()
+
+
+def test_Case_021_SpecialTokensAndStops(launch, models):
+    """A special token is text only where special tokens are wanted in it: there it can be, or end, or be inside a stop
+    string. As a stop id it is never text, and nothing of the text before it is cut."""
+    tokens, end, all_ids = ["foo ", "ba", "<|end|>", "rba"], 302, [300, 301, 302, 303]
+    in_text, not_in_text = {"output__skip_special_tokens": False}, {}
+    table = [  # fields, stop strings, text without and with the match, ids, matched
+        (in_text, ["<|end|>"], "foo ba", "foo ba<|end|>", 3, "<|end|>"),
+        (in_text, ["a<|end|>"], "foo b", "foo ba<|end|>", 3, "a<|end|>"),
+        (in_text, ["ba<|end|>r"], "foo ", "foo ba<|end|>r", 4, "ba<|end|>r"),
+        (in_text, ["bar"], "foo ba<|end|>rba", "foo ba<|end|>rba", 4, ""),
+        (not_in_text, ["<|end|>"], "foo barba", "foo barba", 4, ""),
+        (not_in_text, ["bar"], "foo ", "foo bar", 4, "bar"),
+    ]
+    with successor(launch, models, tokens, special_ids=(end,)) as server:
+        server.remember_canary()
+        for fields, stops, cut, included, count, matched in table:
+            for include in (False, True):
+                seen = []
+                answer = server.generate([299], 4, stop__strings=stops, stop__include_stop_in_output=include,
+                                         on_response=lambda a: seen.append(a.text()), **fields)
+                want = included if include else cut
+                assert answer.text() == want, (fields, stops)
+                assert all(want.startswith(text) for text in seen), "nothing past the cut ever streamed"
+                assert answer.reason() == ("STOP" if matched else "LENGTH")
+                assert answer.finished().matched_string == matched
+                assert answer.ids() == all_ids[:count]
+                assert answer.finished().usage.completion_tokens == count
+        for fields in (in_text, not_in_text):
+            for include in (False, True):
+                for strings in ([], ["<|end|>"]):
+                    answer = server.generate([299], 4, stop__token_ids=[end], stop__include_stop_in_output=include,
+                                             stop__strings=strings, **fields)
+                    assert answer.text() == "foo ba", "whole, and without the stop id"
+                    assert (answer.ids(), answer.reason()) == (all_ids[:3], "STOP")
+                    assert answer.finished().matched_token_id == end and not answer.finished().matched_string
         server.check_health()
 
 

@@ -7,7 +7,7 @@ import time
 
 import grpc
 import pytest
-from harness import CODE, FreezingProxy, drain, request, skip_under, wait_until
+from harness import CODE, FreezingProxy, Lateness, drain, request, skip_under, wait_until
 from longspan.v1 import inference_pb2, inference_pb2_grpc
 
 GENERATE = "/longspan.v1.Inference/Generate"
@@ -95,27 +95,36 @@ def test_Fault_C4_CancelOnTheStepThatEnds(server):
     )
 
 
-def test_Fault_C5_PeerVanishesWithoutFin(server):
-    proxy = FreezingProxy(server.address)
-    channel = grpc.insecure_channel(proxy.address)
-    message = request([1], 250)
-    call = inference_pb2_grpc.InferenceStub(channel).Generate(message)
-    next(call)
-    before = server.metric("longspan_requests_finished_total", reason="aborted")
-    # Enough work that the stream is open when the keepalive fails.
-    blockers = [server.start([i + 1], 250) for i in range(8)]
-    second = inference_pb2_grpc.InferenceStub(channel).Generate(request([2], 200))
-    wait_until(lambda: server.load().waiting_requests >= 1, "the second one waits")
-    proxy.frozen.set()
-    wait_until(
-        lambda: server.metric("longspan_requests_finished_total", reason="aborted") > before,
-        "the keepalive finds out",
-    )
-    for job in blockers:
-        job.result()
-    proxy.close()
-    channel.close()
-    del second, call
+def test_Fault_C5_PeerVanishesWithoutFin(launch, toy):
+    """Nothing is forwarded any more and nothing closed: the ping that comes next gets no answer, and what the peer wanted
+    ends within --keepalive-time + --keepalive-timeout, and a step or two (20 ms each). That is a time: a quarter of a
+    second is allowed for steps and timers, and three times what this machine was late meanwhile, measured beside it."""
+    limit = 1 + 1 + 0.25
+    with launch(toy, step_delay_ms=20, max_num_seqs=2, kv_blocks=256, keepalive_time=1, keepalive_timeout=1) as server:
+        server.remember_canary()
+        proxy = FreezingProxy(server.address)
+        channel = grpc.insecure_channel(proxy.address)
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        present = server.start([1], 250)  # 5 s of work: the streams are open when the keepalive fails
+        present.wait_tokens(1)
+        runs, waits = (stub.Generate(request([i], 250)) for i in (2, 3))
+        next(runs)
+        wait_until(lambda: server.load().waiting_requests == 1, "one runs, one waits")
+        aborted = server.metric("longspan_requests_finished_total", reason="aborted")
+        late = Lateness(server)
+        proxy.frozen.set()
+        start = time.monotonic()
+        wait_until(lambda: server.load().waiting_requests == 0 and server.load().running_requests == 1, "both are gone")
+        elapsed = time.monotonic() - start
+        assert present.is_alive(), "nobody else is touched"
+        noise = late.worst()
+        assert elapsed <= limit + 3 * noise, (elapsed, noise)
+        assert server.metric("longspan_requests_finished_total", reason="aborted") == aborted + 2, "each counts once"
+        assert len(present.result().ids()) == 250
+        proxy.close()
+        channel.close()
+        del runs, waits
+        server.check_health()
 
 
 def test_Fault_C9_FullFileTable(launch, toy):
@@ -216,6 +225,7 @@ def test_Fault_C16_GarbageOnThePort(server):
     rng = random.Random(16)
     host, port = server.address.rsplit(":", 1)
     neighbour = server.start([1], 200)
+    lines, start = len(server.log_text().splitlines()), time.monotonic()
     payloads = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
@@ -226,4 +236,4 @@ def test_Fault_C16_GarbageOnThePort(server):
         with socket.create_connection((host, int(port))) as s:
             s.sendall(payload)
     assert neighbour.result().code == CODE.OK
-    assert len(server.log_text().splitlines()) < 200, "log lines are rate-limited"
+    assert len(server.log_text().splitlines()) - lines <= 1 + (time.monotonic() - start) / 10, "one line in ten seconds"

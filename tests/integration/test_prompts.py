@@ -1,14 +1,17 @@
 """Prompts at their extremes: nothing but what the model adds (case 25), and answers larger than a message (case 55)."""
 
 import json
+import math
 import os
 
 import pytest
 import write_tiny_model
-from harness import CODE, request, wait_until
+from harness import CODE, drain, request, skip_under, wait_until
+from longspan.v1 import inference_pb2
 
 BOS = 300
-FOUR_MIB = 4 * 1024 * 1024
+MIB = 1024 * 1024
+INF = math.inf
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +79,40 @@ def test_Case_055_FiveThousandTokensWithTwentyAlternatives(launch, models):
         entries = answer.prompt_logprobs()
         assert [len(entry.top) for entry in entries] == [0] + [20] * 2999
         sizes = [response.ByteSize() for response in answer.responses]
-        assert sum(sizes) > 1_000_000 and max(sizes) < FOUR_MIB
+        assert sum(sizes) > 1_000_000 and max(sizes) < 4 * MIB
         server.check_health()
+
+
+def test_Case_055_TheContextIsCheckedBeforeAPromptIsCopied(launch, toy):
+    """Large prompts reach the handler up to the limit of messages, and are refused there. A copy of sixteen million ids
+    would be 64 MiB; the control is the same message for a model that is not served, which is refused when it is parsed."""
+    ids_in_one_byte, ids_in_two = [100] * 1_000_001, [500] * 2_200_000
+    with launch(toy) as server:
+        server.remember_canary()
+        for ids in (ids_in_one_byte, ids_in_two[:1_000_001], ids_in_two):
+            answer = server.generate(ids, 1)
+            assert (answer.code, answer.fields()) == (CODE.INVALID_ARGUMENT, ["token_ids"])
+            assert f"{len(ids)} tokens (limit 255" in answer.message
+        channel = server.new_channel(("grpc.max_send_message_length", -1))
+        send = channel.unary_stream("/longspan.v1.Inference/Generate")
+        packed = inference_pb2.GenerateRequest()
+        packed.token_ids.ids.extend([500] * (1 << 24))
+        peaks, resident = {}, None
+        for model in ("other", "toy", "other", "toy"):
+            data = packed.SerializeToString() + inference_pb2.GenerateRequest(model=model).SerializeToString()
+            if resident and not server.sanitizer:
+                wait_until(lambda: server.rss() < resident + 8 * MIB, "memory comes back")
+            server.forget_peak()
+            resident = resident or server.rss()
+            before = server.peak_rss()
+            code = drain(send(data, timeout=60)).code
+            assert code == (CODE.INVALID_ARGUMENT if model == "toy" else CODE.NOT_FOUND)
+            peaks[model] = min(server.peak_rss() - before, peaks.get(model, INF))
+        packed.token_ids.ids.extend([500] * (1 << 24))
+        assert packed.ByteSize() > 64 * MIB
+        assert drain(send(packed.SerializeToString(), timeout=60)).code == CODE.RESOURCE_EXHAUSTED
+        channel.close()
+        server.check_health()
+        print({model: f"{peak / MIB:.1f} MiB" for model, peak in peaks.items()})
+    skip_under(server.sanitizer, "resident memory")
+    assert peaks["toy"] - peaks["other"] < 16 * MIB, peaks

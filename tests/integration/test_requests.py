@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import oracle
 import pytest
 from harness import CANARY_PROMPT, CODE, request, wait_until
 from longspan.v1 import inference_pb2
@@ -271,30 +272,78 @@ def test_Case_030_SequenceZeroEqualsOneAlone(server):
     assert all(several.finished(i).usage.prompt_tokens == 2 for i in range(4))
 
 
-def test_Case_033_PenaltiesSeePromptAndOutputWhateverTheCache(server, launch, toy):
-    prompt = [7, 7, 7, 7, 7] + list(range(100, 120))
-    fields = {"sampling__repetition_penalty": 1.3}
-    cold = server.generate(prompt, 40, **fields, cache_salt=b"33")
-    assert cold.started.cached_tokens == 0
-    warm = server.generate(prompt, 40, **fields, cache_salt=b"33")
-    assert warm.started.cached_tokens == 24, "all but the last token"
-    # Another request left the first three blocks of the prompt and a block that differs.
-    server.generate(prompt[:14] + [300] * 6, 1, cache_salt=b"33-partial")
-    partial = server.generate(prompt, 40, **fields, cache_salt=b"33-partial")
-    assert partial.started.cached_tokens == 12
-    bypass = server.alone(prompt, 40, **fields)
-    assert cold.ids() == warm.ids() == partial.ids() == bypass.ids()
-    off = server.generate(prompt, 40, cache_salt=b"33-off")
-    assert off.ids() != cold.ids(), "the penalty does something"
-    with launch(toy, max_num_batched_tokens=256) as whole:  # the other one computes prompts in chunks of 16
-        assert whole.generate(prompt, 40, **fields).ids() == cold.ids()
-    with launch(toy, start_paused=True) as small:
-        crowd = [request(prompt, 40, **fields, cache_salt=b"%d" % i) for i in range(6)]
-        jobs = small.start_together(crowd)
-        assert [job.result().ids() for job in jobs] == [cold.ids()] * 6
+class PenaltyOracle:
+    """Greedy answers of toy T in float64, whole prompt each time, penalties applied by hand."""
+
+    def __init__(self):
+        self.config, self.weights = oracle.load("toy_t")
+
+    def answer(self, prompt, tokens, repetition=1.0, presence=0.0, frequency=0.0):
+        """(ids, log-probabilities before penalties, the smallest lead of a chosen token over the next best)."""
+        ids, logprobs, lead = [], [], INF
+        for _ in range(tokens):
+            logits = oracle.forward(self.config, self.weights, prompt + ids)[-1]
+            penalized = logits.copy()
+            for token in set(prompt + ids):
+                penalized[token] = logits[token] / repetition if logits[token] > 0 else logits[token] * repetition
+            for token in set(ids):
+                penalized[token] -= presence + frequency * ids.count(token)
+            second, best = np.sort(penalized)[-2:]
+            lead = min(lead, best - second)
+            ids.append(int(np.argmax(penalized)))
+            logprobs.append(logits[ids[-1]] - logits.max() - math.log(np.exp(logits - logits.max()).sum()))
+        return ids, logprobs, lead
+
+
+FLOAT32 = {"matmul_precision": "float32", "kv_cache_dtype": "float32"}
+
+
+def test_Case_033_PenaltiesSeePromptAndOutputWhateverTheCache(launch, toy):
+    """Cold, warm with a full and a partial hit, bypassed, in chunks and whole, after preemption: one answer, and it is the
+    oracle's over prompt and generated tokens."""
+    prompt, tokens = [7, 7, 7, 7, 7] + list(range(100, 120)), 40
+    fields = {"sampling__repetition_penalty": 1.3, "output__logprobs": 0}
+    wanted, logprobs, lead = PenaltyOracle().answer(prompt, tokens, repetition=1.3)
+    assert lead > 1e-4, "no tie that rounding could decide"
+
+    def check(answer, cached):
+        assert answer.ids() == wanted
+        assert [entry.logprob for entry in answer.logprobs()] == pytest.approx(logprobs, abs=1e-4)
+        assert cached is None or answer.started.cached_tokens == cached
+
+    with launch(toy, **FLOAT32) as server:  # prompts are computed in chunks of 16
+        server.remember_canary()
+        check(server.generate(prompt, tokens, **fields, cache_salt=b"33"), 0)
+        check(server.generate(prompt, tokens, **fields, cache_salt=b"33"), 24)  # all but the last token
+        # Another request left the first three blocks of the prompt and a block that differs.
+        server.generate(prompt[:14] + [300] * 6, 1, cache_salt=b"33-partial")
+        check(server.generate(prompt, tokens, **fields, cache_salt=b"33-partial"), 12)
+        check(server.alone(prompt, tokens, **fields), 0)
+        off = server.generate(prompt, tokens, cache_salt=b"33-off")
+        assert off.ids() != wanted, "the penalty does something"
+        server.check_health()
+    with launch(toy, max_num_batched_tokens=256, **FLOAT32) as whole:
+        check(whole.generate(prompt, tokens, **fields), 0)
+    with launch(toy, start_paused=True, **FLOAT32) as small:
+        crowd = [request(prompt, tokens, **fields, cache_salt=b"%d" % i) for i in range(6)]
+        for job in small.start_together(crowd):
+            check(job.result(), None)
         assert small.metric("longspan_preemptions_total") >= 1
-    penalty_only = server.generate([7] * 6, 12, sampling__frequency_penalty=2.0, cache_salt=b"f")
-    assert max(np.unique(penalty_only.ids(), return_counts=True)[1]) <= 3
+
+
+@pytest.mark.parametrize("name", ["presence", "frequency"])
+def test_Case_033_PresenceAndFrequencyCountGeneratedTokensOnly(launch, toy, name):
+    prompt, tokens = [7, 7, 7, 7, 7] + list(range(100, 120)), 40
+    wanted, logprobs, lead = PenaltyOracle().answer(prompt, tokens, **{name: 0.5})
+    assert lead > 1e-4, "no tie that rounding could decide"
+    with launch(toy, **FLOAT32) as server:
+        server.remember_canary()
+        for cached in (0, 24):
+            answer = server.generate(prompt, tokens, **{f"sampling__{name}_penalty": 0.5, "output__logprobs": 0})
+            assert (answer.ids(), answer.started.cached_tokens) == (wanted, cached)
+            assert [entry.logprob for entry in answer.logprobs()] == pytest.approx(logprobs, abs=1e-4)
+        assert server.generate(prompt, tokens).ids() != wanted, "the penalty does something"
+        server.check_health()
 
 
 def test_Case_055_LargeRepliesStaySmallMessages(server):

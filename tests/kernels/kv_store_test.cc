@@ -93,7 +93,7 @@ TEST(KvStore, RowsLandInTheirSlotsRoundedToNearestEven) {
           }
         }
       }
-      // A slot that nobody named keeps its bytes.
+      // A token place that nobody named keeps its bytes.
       EXPECT_EQ(pool.Bits(false, 8, 0, 0) & 0xffffu, 0x1111u);
       EXPECT_EQ(pool.Bits(true, 5, 2, 19) & 0xffffu, 0x2222u);
     }

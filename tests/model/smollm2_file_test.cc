@@ -3,7 +3,6 @@
 // LONGSPAN_TEST_MODEL names another place.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,24 +12,17 @@
 #include "model/weight_check.h"
 #include "model/weight_names.h"
 #include "model/weight_source.h"
+#include "tests/support/test_model.h"
 
 namespace longspan {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string ModelPath() {
-  if (const char* path = std::getenv("LONGSPAN_TEST_MODEL")) return path;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base = cache != nullptr ? cache : std::string(home ? home : "") + "/.cache";
-  return base + "/longspan/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
-
 class SmolLM2File : public ::testing::Test {
  protected:
   void SetUp() override {
-    const std::string path = ModelPath();
+    const std::string path = testing::TestModelPath();
     if (!std::filesystem::exists(path)) {
       GTEST_SKIP() << path << " is absent: run scripts/fetch-model or set LONGSPAN_TEST_MODEL";
     }

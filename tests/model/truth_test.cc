@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -17,6 +16,7 @@
 
 #include "core/check.h"
 #include "model/decoder_runner.h"
+#include "tests/support/test_model.h"
 
 namespace longspan {
 namespace {
@@ -24,14 +24,6 @@ namespace {
 constexpr int32_t kBlockSize = 16;
 constexpr int32_t kChunk = 512;
 constexpr int32_t kMaxLength = 7900 + 64;
-
-std::string ModelPath() {
-  if (const char* path = std::getenv("LONGSPAN_TEST_MODEL")) return path;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base = cache != nullptr ? cache : std::string(home ? home : "") + "/.cache";
-  return base + "/longspan/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
 
 // Two, or one where the process is pinned to one processor.
 int NumThreads() {
@@ -184,7 +176,7 @@ class Truth : public ::testing::TestWithParam<Bars> {};
 
 TEST_P(Truth, EveryReferenceStepIsWithinTheBars) {
   const Bars& bars = GetParam();
-  const std::string path = ModelPath();
+  const std::string path = testing::TestModelPath();
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << path << " is absent: run scripts/fetch-model or set LONGSPAN_TEST_MODEL";
   }

@@ -13,11 +13,9 @@ import os
 
 import gguf
 
+from model_file import DEFAULT_MODEL
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-DEFAULT_MODEL = os.path.join(
-    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-    "longspan/models/SmolLM2-135M-Instruct.Q4_1.gguf",
-)
 
 # (tensor, row, first column)
 BLOCKS = (

@@ -23,12 +23,9 @@ import torch
 import transformers
 
 import truth_text
+from model_file import DEFAULT_MODEL
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-DEFAULT_MODEL = os.path.join(
-    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-    "longspan/models/SmolLM2-135M-Instruct.Q4_1.gguf",
-)
 
 # (document, start, prompt length); the document "chat" is cut at its own questions instead.
 PROMPTS = (

@@ -67,15 +67,15 @@ void ScriptedModel::Append(SequenceState& sequence, TokenId token) {
 
 void ScriptedModel::Poison(BlockId block) {
   for (int32_t i = 0; i < block_size_; ++i) {
-    slots_[static_cast<size_t>(ToInt(block) * block_size_ + i)] = {};
+    cells_[static_cast<size_t>(ToInt(block) * block_size_ + i)] = {};
   }
   writers_[static_cast<size_t>(ToInt(block))] = SeqId{};
 }
 
-ScriptedModel::KvSlot& ScriptedModel::SlotOf(const Row& row, int32_t position) {
+ScriptedModel::KvCell& ScriptedModel::CellOf(const Row& row, int32_t position) {
   const size_t index = static_cast<size_t>(position / block_size_);
   CHECK(index < row.blocks.size(), "sequence {} position {}", ToInt(row.id), position);
-  return slots_[static_cast<size_t>(ToInt(row.blocks[index]) * block_size_ +
+  return cells_[static_cast<size_t>(ToInt(row.blocks[index]) * block_size_ +
                                     position % block_size_)];
 }
 
@@ -127,9 +127,9 @@ void ScriptedModel::Copy(const BlockCopy& copy) {
   CHECK(copy.num_tokens > 0 && copy.num_tokens < block_size_, "{} tokens", copy.num_tokens);
   CHECK(writers_[static_cast<size_t>(ToInt(copy.dst))] == SeqId{}, "block {}", ToInt(copy.dst));
   for (int32_t i = 0; i < copy.num_tokens; ++i) {
-    const KvSlot& from = slots_[static_cast<size_t>(ToInt(copy.src) * block_size_ + i)];
-    CHECK(from.written, "copy of an unwritten slot of block {}", ToInt(copy.src));
-    slots_[static_cast<size_t>(ToInt(copy.dst) * block_size_ + i)] = from;
+    const KvCell& from = cells_[static_cast<size_t>(ToInt(copy.src) * block_size_ + i)];
+    CHECK(from.written, "copy of an unwritten token of block {}", ToInt(copy.src));
+    cells_[static_cast<size_t>(ToInt(copy.dst) * block_size_ + i)] = from;
   }
 }
 
@@ -155,19 +155,19 @@ void ScriptedModel::Run(const SchedulerOutput& output, const ScheduledSequence& 
     const auto at = static_cast<size_t>(position);
     CHECK(ids[at - static_cast<size_t>(begin)] == sequence.tokens[at], "sequence {} position {}",
           ToInt(entry.id), position);
-    KvSlot& slot = SlotOf(row, position);
+    KvCell& cell = CellOf(row, position);
     SeqId& writer =
         writers_[static_cast<size_t>(ToInt(row.blocks[at / static_cast<size_t>(block_size_)]))];
     CHECK(writer == SeqId{} || writer == entry.id, "block of {} written by {}", ToInt(writer),
           ToInt(entry.id));
-    CHECK(!slot.written, "sequence {} position {} written twice", ToInt(entry.id), position);
+    CHECK(!cell.written, "sequence {} position {} written twice", ToInt(entry.id), position);
     writer = entry.id;
-    slot = {true, sequence.prefix[at]};
+    cell = {true, sequence.prefix[at]};
   }
   for (int32_t position = 0; position < end; ++position) {
-    const KvSlot& slot = SlotOf(row, position);
-    CHECK(slot.written && slot.prefix == sequence.prefix[static_cast<size_t>(position)],
-          "sequence {} reads a wrong slot at position {}", ToInt(entry.id), position);
+    const KvCell& cell = CellOf(row, position);
+    CHECK(cell.written && cell.prefix == sequence.prefix[static_cast<size_t>(position)],
+          "sequence {} reads a wrong value at position {}", ToInt(entry.id), position);
   }
   PromptLogprobs(sequence, row, entry, result);
   result.num_tokens.push_back(0);

@@ -1,7 +1,7 @@
-// A model without arithmetic that knows what every KV slot must contain. The K/V of a token stands
-// for all tokens before it and for the salt, as a hash; each scheduled read is checked against the
-// sequence's own tokens, each write against other holders. The next token is a function of that
-// hash, so any mistake of block bookkeeping changes the output.
+// A model without arithmetic that knows what the pool must contain for every token. The K/V of a
+// token stands for all tokens before it and for the salt, as a hash; each scheduled read is checked
+// against the sequence's own tokens, each write against other holders. The next token is a function
+// of that hash, so any mistake of block bookkeeping changes the output.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class ScriptedModel {
   ScriptedModel(int32_t num_blocks, int32_t block_size, int32_t vocab_size)
       : block_size_(block_size),
         vocab_size_(vocab_size),
-        slots_(static_cast<size_t>(num_blocks) * static_cast<size_t>(block_size)),
+        cells_(static_cast<size_t>(num_blocks) * static_cast<size_t>(block_size)),
         writers_(static_cast<size_t>(num_blocks)) {}
 
   // The tokens that a sequence must get, computed without any cache. max_tokens and stop ids apply.
@@ -42,7 +42,7 @@ class ScriptedModel {
   int64_t num_copies() const { return num_copies_; }
 
  private:
-  struct KvSlot {
+  struct KvCell {
     bool written = false;
     uint64_t prefix = 0;  // of all tokens up to this one
   };
@@ -70,11 +70,11 @@ class ScriptedModel {
            size_t& next_block, StepResult& result);
   void PromptLogprobs(const SequenceState& sequence, Row& row, const ScheduledSequence& entry,
                       StepResult& result);
-  KvSlot& SlotOf(const Row& row, int32_t position);
+  KvCell& CellOf(const Row& row, int32_t position);
 
   const int32_t block_size_;
   const int32_t vocab_size_;
-  std::vector<KvSlot> slots_;   // [num_blocks, block_size]
+  std::vector<KvCell> cells_;   // [num_blocks, block_size]
   std::vector<SeqId> writers_;  // by block; SeqId{}: nobody since it was freed
   std::map<SeqId, SequenceState> sequences_;
   std::map<int32_t, Row> rows_;

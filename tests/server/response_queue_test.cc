@@ -117,13 +117,18 @@ TEST(ResponseQueue, StatusComesAfterTheRest) {
   EXPECT_EQ(sink.writes.size(), 2u);
 }
 
-TEST(ResponseQueue, DiscardEndsAtOnceBehindTheWriteInFlight) {
-  ResponseQueue queue;
-  HeldSink sink;
+// Brings a queue to where one chunk is being written and a second one waits behind it.
+void PushOneInFlightAndOneBehind(ResponseQueue& queue, HeldSink& sink) {
   queue.Attach(sink);
   queue.Push(ChunkOf(0, 1), 1);
   queue.Flush();
   queue.Push(ChunkOf(0, 2), 1);
+}
+
+TEST(ResponseQueue, DiscardEndsAtOnceBehindTheWriteInFlight) {
+  ResponseQueue queue;
+  HeldSink sink;
+  PushOneInFlightAndOneBehind(queue, sink);
   queue.Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, ""}, ResponseQueue::Rest::kDiscard);
   EXPECT_EQ(sink.finished, grpc::StatusCode::RESOURCE_EXHAUSTED);
   queue.OnWriteDone(true);
@@ -133,10 +138,7 @@ TEST(ResponseQueue, DiscardEndsAtOnceBehindTheWriteInFlight) {
 TEST(ResponseQueue, AFailedWriteDropsTheRestAndWaitsForTheStatus) {
   ResponseQueue queue;
   HeldSink sink;
-  queue.Attach(sink);
-  queue.Push(ChunkOf(0, 1), 1);
-  queue.Flush();
-  queue.Push(ChunkOf(0, 2), 1);
+  PushOneInFlightAndOneBehind(queue, sink);
   queue.OnWriteDone(false);
   queue.Push(ChunkOf(0, 3), 1);
   queue.Flush();

@@ -1,4 +1,5 @@
-// See model_files.h.
+// Writes the bytes in the order of the formats' definitions; what a test has claimed instead of the
+// truth is put in as it stands, unchecked.
 #include "tests/support/model_files.h"
 
 #include <algorithm>

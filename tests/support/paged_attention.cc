@@ -1,4 +1,5 @@
-// The builder behind paged_attention.h.
+// Noise for q, K and V that depends on the logical place alone, scattered over shuffled blocks; the
+// case's fill wherever no sequence owns a token; guards between and around the output's rows.
 #include "tests/support/paged_attention.h"
 
 #include <algorithm>

@@ -13,7 +13,7 @@
 
 namespace longspan {
 
-enum class KvFill : uint8_t { kZeros, kNan, kInf };  // of slots that belong to nobody
+enum class KvFill : uint8_t { kZeros, kNan, kInf };  // of tokens that belong to nobody
 
 struct AttentionCase {
   std::vector<int32_t> q_lens = {1};

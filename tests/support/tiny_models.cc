@@ -1,4 +1,5 @@
-// See tiny_models.h.
+// The configs by name, as changes to one toy config, and the same tensors written as safetensors or
+// GGUF.
 #include "tests/support/tiny_models.h"
 
 #include "core/check.h"

@@ -2,11 +2,11 @@
 #include "tests/tokenizer/gguf_metadata.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <vector>
 
 #include "core/check.h"
+#include "tests/support/test_model.h"
 
 namespace longspan {
 namespace {
@@ -55,16 +55,8 @@ class Reader {
 
 }  // namespace
 
-std::string TestModelPath() {
-  if (const char* path = std::getenv("LONGSPAN_TEST_MODEL")) return path;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string base = cache ? cache : std::string(home ? home : "") + "/.cache";
-  return base + "/longspan/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-}
-
 std::optional<GgufVocabulary> ReadTestModelVocabulary() {
-  Reader reader(TestModelPath());
+  Reader reader(testing::TestModelPath());
   if (!reader.is_open()) return std::nullopt;
   reader.Number<uint32_t>();  // magic
   reader.Number<uint32_t>();  // version

@@ -3,16 +3,12 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "tokenizer/gguf_vocabulary.h"
 
 namespace longspan {
 
-// The model file named by LONGSPAN_TEST_MODEL, or the one that scripts/fetch-model puts in place.
-std::string TestModelPath();
-
-// nullopt when the file is not there.
+// Of tests/support/test_model.h's file; nullopt when it is not there.
 std::optional<GgufVocabulary> ReadTestModelVocabulary();
 
 }  // namespace longspan

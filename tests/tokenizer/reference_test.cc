@@ -46,7 +46,8 @@ class SmolLm2 : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     auto vocabulary = ReadTestModelVocabulary();
-    if (!vocabulary) GTEST_SKIP() << "no model file at " << TestModelPath();
+    if (!vocabulary)
+      GTEST_SKIP() << "no model file: run scripts/fetch-model or set LONGSPAN_TEST_MODEL";
     if (std::string(GetParam()) == "gguf") {
       auto tokenizer = MakeGgufTokenizer(*std::move(vocabulary));
       ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();

@@ -56,14 +56,14 @@ __device__ __forceinline__ void WriteOutput(const DecodeArgs& args, const Decode
 }
 
 // Merges the four warps' results: to the output when the CTA has all of the unit, else to a
-// partial slot.
+// partial.
 template <typename Traits>
 __device__ __forceinline__ void MergeWarps(const DecodeArgs& args, const DecodePart& part,
                                            const typename Traits::Storage& shared) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const bool is_whole = part.begin == 0 && part.end == part.num_tiles;
-  const int64_t slot = 2 * int64_t{blockIdx.x} + (part.begin == 0 ? 1 : 0);
+  const int64_t partial = 2 * int64_t{blockIdx.x} + (part.begin == 0 ? 1 : 0);
   const int32_t num_rows = DecodeNumRows(args, part);
   for (int row = warp; row < num_rows; row += Traits::kConsumers) {
     float maximum = -INFINITY;
@@ -83,7 +83,7 @@ __device__ __forceinline__ void MergeWarps(const DecodeArgs& args, const DecodeP
         WriteOutput<typename Traits::Element>(args, part, row, d, maximum, total);
         continue;
       }
-      const int64_t at = slot * Traits::kRows + row;
+      const int64_t at = partial * Traits::kRows + row;
       *reinterpret_cast<float4*>(args.partial_o + at * Traits::kHeadDim + d) = total.o;
       if (d == 0) args.partial_sum[at] = {maximum, total.sum};
     }
@@ -114,8 +114,8 @@ __device__ __forceinline__ void CombineParts(const DecodeArgs& args, const Decod
   const int lane = threadIdx.x % 32;
   const int32_t num_rows = DecodeNumRows(args, part);
   auto row_of = [&](int32_t cta, int row) {
-    const int64_t slot = 2 * int64_t{cta} + (cta == first_cta ? 1 : 0);
-    return slot * Traits::kRows + row;
+    const int64_t partial = 2 * int64_t{cta} + (cta == first_cta ? 1 : 0);
+    return partial * Traits::kRows + row;
   };
   for (int row = warp; row < num_rows; row += Traits::kConsumers) {
     float maximum = -INFINITY;

@@ -24,7 +24,7 @@ struct DecodeArgs {
   int64_t block_table_stride;
   const GpuDecodeWork* works;          // [grid]
   const GpuDecodeSequence* sequences;  // those with query rows
-  // Two slots a CTA. [2 * cta]: its part of a unit that began before; [2 * cta + 1]: its part of a
+  // Two partials a CTA. [2 * cta]: its part of a unit that began before; [2 * cta + 1]: its part of a
   // unit that goes on behind.
   float* partial_o;               // [2 * grid, kGpuDecodeRows, head_dim], not normalised
   DecodePartialSum* partial_sum;  // [2 * grid, kGpuDecodeRows]

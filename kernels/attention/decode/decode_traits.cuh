@@ -17,22 +17,22 @@ struct Sm90DecodeTraits {
   static constexpr int kConsumers = kTile / kWarpTokens;
   static constexpr int kConsumerThreads = 32 * kConsumers;
   static constexpr int kThreads = kConsumerThreads + 32;  // and the producer
-  // A slot holds a tile of keys or of values as columns of 64 elements (128 bytes, swizzled).
+  // A stage holds a tile of keys or of values as columns of 64 elements (128 bytes, swizzled).
   static constexpr int kColumns = kHeadDim / 64;
   static constexpr int kColumnBytes = kTile * 128;
-  static constexpr int kSlotBytes = kColumns * kColumnBytes;
-  static constexpr int kSlots = kHeadDim == 64 ? 16 : kHeadDim == 128 ? 8 : 6;
+  static constexpr int kStageBytes = kColumns * kColumnBytes;
+  static constexpr int kStages = kHeadDim == 64 ? 16 : kHeadDim == 128 ? 8 : 6;
 
   static_assert(kHeadDim % 64 == 0 && kHeadDim <= 192);
-  static_assert(kSlots * kSlotBytes >= 96 * 1024, "bytes in flight hide the memory's latency");
+  static_assert(kStages * kStageBytes >= 96 * 1024, "bytes in flight hide the memory's latency");
 
   // Shared memory behind the alignment gap.
   struct Storage {
-    alignas(1024) uint8_t ring[kSlots][kSlotBytes];
+    alignas(1024) uint8_t ring[kStages][kStageBytes];
     alignas(16) float merge_o[kConsumers][kRows][kHeadDim];
     float2 merge_sum[kConsumers][kRows];
-    alignas(8) uint64_t full[kSlots];
-    uint64_t empty[kSlots];
+    alignas(8) uint64_t full[kStages];
+    uint64_t empty[kStages];
     int32_t is_last_part;
   };
   static constexpr int kSharedBytes = sizeof(Storage) + 1024;

@@ -2,7 +2,7 @@
 //
 // Computes softmax(scale * Q K^T + mask) V of the plan's units. Grid: one CTA per SM, each with the
 // range of tiles that the plan gave it. Warp 4 is the producer: it walks the range and lets the
-// copy engine bring a tile of keys, then its values, into a ring of slots. Warps 0..3 are
+// copy engine bring a tile of keys, then its values, into a ring of stages. Warps 0..3 are
 // consumers: each takes 16 of a tile's 64 tokens, with its own softmax state and output, so they
 // meet only when a unit ends. Packed query rows (query x head of the group) are the 16 rows of
 // mma.m16n8k16. With at most 8 rows (kHiLo) the other 8 carry what rounding the weights lost, so
@@ -26,14 +26,14 @@
 
 namespace longspan {
 
-// Where the ring stands: the slot that comes next, and the parity of its phase.
-template <int kSlots>
+// Where the ring stands: the stage that comes next, and the parity of its phase.
+template <int kStages>
 struct RingPosition {
-  int32_t slot = 0;
+  int32_t stage = 0;
   uint32_t parity;
   __device__ __forceinline__ void Advance() {
-    if (++slot == kSlots) {
-      slot = 0;
+    if (++stage == kStages) {
+      stage = 0;
       parity ^= 1;
     }
   }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDe
   const uint32_t full = ptx::SharedAddress(shared.full);
   const uint32_t empty = ptx::SharedAddress(shared.empty);
   const uint32_t ring = ptx::SharedAddress(shared.ring);
-  RingPosition<Traits::kSlots> at{0, 1};
+  RingPosition<Traits::kStages> at{0, 1};
   bool waited = false;
 
   for (DecodeWalk walk(args, work); !walk.done();) {
@@ -126,12 +126,12 @@ __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDe
       }
 #pragma unroll
       for (int values = 0; values < 2; ++values) {
-        ptx::MbarrierWait(empty + 8 * at.slot, at.parity);
-        if (lane == 0) ptx::MbarrierArriveExpect(full + 8 * at.slot, bytes);
+        ptx::MbarrierWait(empty + 8 * at.stage, at.parity);
+        if (lane == 0) ptx::MbarrierArriveExpect(full + 8 * at.stage, bytes);
         __syncwarp();
         if (mine) {
-          ptx::TmaLoad5d(ring + at.slot * Traits::kSlotBytes + box_offset, values ? v_map : k_map,
-                         full + 8 * at.slot, 0, offset, column, part.head, id, policy);
+          ptx::TmaLoad5d(ring + at.stage * Traits::kStageBytes + box_offset, values ? v_map : k_map,
+                         full + 8 * at.stage, 0, offset, column, part.head, id, policy);
         }
         at.Advance();
       }
@@ -184,16 +184,16 @@ class DecodeConsumer {
 
  private:
   __device__ __forceinline__ void WaitFull() {
-    ptx::MbarrierWait(full_ + 8 * at_.slot, at_.parity);
+    ptx::MbarrierWait(full_ + 8 * at_.stage, at_.parity);
   }
-  __device__ __forceinline__ void ReleaseSlot() {
+  __device__ __forceinline__ void ReleaseStage() {
     __syncwarp();
-    if (lane_ == 0) ptx::MbarrierArrive(empty_ + 8 * at_.slot);
+    if (lane_ == 0) ptx::MbarrierArrive(empty_ + 8 * at_.stage);
     at_.Advance();
   }
-  // 16-byte chunk `chunk` (over the whole head) of row `row` of the slot.
+  // 16-byte chunk `chunk` (over the whole head) of row `row` of the stage.
   __device__ __forceinline__ uint32_t ChunkAddress(uint32_t row, uint32_t chunk) const {
-    return ring_ + at_.slot * Traits::kSlotBytes + chunk / 8 * Traits::kColumnBytes +
+    return ring_ + at_.stage * Traits::kStageBytes + chunk / 8 * Traits::kColumnBytes +
            ptx::Swizzle128(row, chunk % 8);
   }
 
@@ -230,7 +230,7 @@ class DecodeConsumer {
       Element::Mma(s[k % 2][0], q_[k], keys[0], keys[1]);
       Element::Mma(s[k % 2][1], q_[k], keys[2], keys[3]);
     }
-    ReleaseSlot();
+    ReleaseStage();
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
@@ -317,7 +317,7 @@ class DecodeConsumer {
       Element::Mma(o_[2 * i], weights, values[0], values[1]);
       Element::Mma(o_[2 * i + 1], weights, values[2], values[3]);
     }
-    ReleaseSlot();
+    ReleaseStage();
   }
 
   // A weight of 0 times NaN is NaN: values that no row may see are overwritten.
@@ -327,11 +327,11 @@ class DecodeConsumer {
       const int row = i / kChunks;
       const int chunk = i % kChunks;
       if (token + row >= mask.owned_begin && token + row < mask.owned_end) continue;
-      uint8_t* to = shared_.ring[at_.slot] + chunk / 8 * Traits::kColumnBytes +
+      uint8_t* to = shared_.ring[at_.stage] + chunk / 8 * Traits::kColumnBytes +
                     (Traits::kWarpTokens * warp_ + row) * 128 + chunk % 8 * 16;
       *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
     }
-    ptx::FenceProxyAsyncShared();  // the copy engine fills the slot again later
+    ptx::FenceProxyAsyncShared();  // the copy engine fills the stage again later
     __syncwarp();
   }
 
@@ -355,7 +355,7 @@ class DecodeConsumer {
   Storage& shared_;
   const int warp_, lane_, g_, t_;
   const uint32_t ring_, full_, empty_;
-  RingPosition<Traits::kSlots> at_{0, 0};
+  RingPosition<Traits::kStages> at_{0, 0};
   uint32_t q_[kHeadDim / 16][4];
   float o_[kHeadDim / 8][4];  // with kHiLo rows g + 8 are the low halves' products of rows g
   float maximum_[2], sum_[2];
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   auto& shared = *reinterpret_cast<typename Traits::Storage*>(
       (reinterpret_cast<uintptr_t>(raw_shared) + 1023) & ~uintptr_t{1023});
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Traits::kSlots; ++i) {
+    for (int i = 0; i < Traits::kStages; ++i) {
       ptx::MbarrierInit(ptx::SharedAddress(&shared.full[i]), 1);
       ptx::MbarrierInit(ptx::SharedAddress(&shared.empty[i]), Traits::kConsumers);
     }
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     ProduceTiles<Traits>(args, work, &k_map, &v_map, shared);
     return;
   }
-  // Queries, output and partial slots belong to the kernel before until it is done. CTAs without
+  // Queries, output and partials belong to the kernel before until it is done. CTAs without
   // work wait too: the kernel behind relies on this one's end being behind that one's.
   ptx::GridDependencyWait();
   ptx::GridDependencyLaunch();

@@ -89,7 +89,7 @@ void ExpectSound(const Batch& batch) {
       for (const Part& part : found->second) {
         ASSERT_EQ(part.begin, next);
         next = part.end;
-        // A part that begins a unit and is cut must be the last of its CTA: two slots suffice.
+        // A part that begins a unit and is cut must be the last of its CTA: two partials suffice.
         ASSERT_TRUE(part.begin == 0 || part.is_first_of_range);
         if (found->second.size() == 1) continue;
         ASSERT_EQ(part.first_cta, found->second.front().cta);
