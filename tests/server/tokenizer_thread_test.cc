@@ -21,7 +21,7 @@ const SteadyClock& AnyClock() {
   return clock;
 }
 
-// Holds the thread inside a job until released.
+// Holds the thread inside a job until released. Outlives the thread: declared before it.
 struct Blocker {
   std::promise<void> entered;
   std::promise<void> release;
@@ -85,10 +85,10 @@ TEST(TokenizerThread, LargeWaitingJobsAreBoundedInBytesAndLeaveRoomForSmallOnes)
 
 TEST(TokenizerThread, EstimatesTheDelayFromItsPace) {
   FakeClock clock;
+  Blocker blocker;
   TokenizerThread thread(clock, 8, 1000);
   EXPECT_FALSE(thread.estimated_delay_seconds().has_value());
   ASSERT_TRUE(thread.TryPost(100, [&](bool) { clock.Advance(std::chrono::seconds(2)); }));
-  Blocker blocker;
   ASSERT_TRUE(thread.TryPost(300, blocker.job()));
   blocker.entered.get_future().wait();
   ASSERT_TRUE(thread.TryPost(200, [](bool) {}));
