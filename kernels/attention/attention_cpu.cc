@@ -7,8 +7,8 @@
 
 #include "core/check.h"
 #include "core/checked_math.h"
+#include "kernels/attention/attention_plan.h"
 #include "kernels/attention/attention_tiling.h"
-#include "kernels/attention/decode/decode_plan.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace longspan {
@@ -18,9 +18,9 @@ constexpr int64_t kAlignment = 64;
 
 int64_t Aligned(int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; }
 
-DecodePlanParams PlanParams(const AttentionParams& params, const CpuAttentionOptions& options,
-                            int num_threads) {
-  DecodePlanParams plan;
+AttentionPlanParams PlanParams(const AttentionParams& params, const CpuAttentionOptions& options,
+                               int num_threads) {
+  AttentionPlanParams plan;
   plan.num_kv_heads = params.num_kv_heads;
   plan.group = params.num_q_heads / params.num_kv_heads;
   plan.causal = params.causal;
@@ -34,15 +34,15 @@ DecodePlanParams PlanParams(const AttentionParams& params, const CpuAttentionOpt
   return plan;
 }
 
-// How the workspace is cut. [items | cuts | slots | one scratch per thread]
+// How the workspace is cut. [items | cuts | partials | one scratch per thread]
 struct Layout {
-  int64_t items, cuts, slots, scratch;  // bytes of each region, aligned
-  int64_t total(int num_threads) const { return items + cuts + slots + scratch * num_threads; }
+  int64_t items, cuts, partials, scratch;  // bytes of each region, aligned
+  int64_t total(int num_threads) const { return items + cuts + partials + scratch * num_threads; }
 };
-Layout MakeLayout(const DecodePlanBounds& bounds, int head_dim) {
-  return {Aligned(bounds.max_items * int64_t{sizeof(DecodeSpan)}),
-          Aligned(bounds.max_cuts * int64_t{sizeof(DecodeSpan)}),
-          Aligned(bounds.max_slots * PartialFloats(head_dim) * int64_t{sizeof(float)}),
+Layout MakeLayout(const AttentionPlanBounds& bounds, int head_dim) {
+  return {Aligned(bounds.max_items * int64_t{sizeof(AttentionSpan)}),
+          Aligned(bounds.max_cuts * int64_t{sizeof(AttentionSpan)}),
+          Aligned(bounds.max_partials * PartialFloats(head_dim) * int64_t{sizeof(float)}),
           AttentionScratchBytes(head_dim)};
 }
 
@@ -112,7 +112,8 @@ bool CpuAttentionIsaSupported(CpuAttentionIsa isa) {
 
 bool CpuAttentionHasBFloat16() {
 #if defined(__x86_64__)
-  return CpuAttentionIsaSupported(CpuAttentionIsa::kAvx512) && __builtin_cpu_supports("avx512bf16") &&
+  return CpuAttentionIsaSupported(CpuAttentionIsa::kAvx512) &&
+         __builtin_cpu_supports("avx512bf16") &&
          __builtin_cpu_supports("avx512vbmi");  // its file is built with both
 #else
   return false;
@@ -176,8 +177,8 @@ int64_t CpuAttentionWorkspaceBytes(const AttentionParams& shape, int64_t max_num
                                    int64_t max_total_q, int64_t max_seq_len, int num_threads,
                                    const CpuAttentionOptions& options) {
   if (CheckCpuAttention(shape) != KernelStatus::kOk) return 0;
-  const DecodePlanBounds bounds = BoundDecodePlan(PlanParams(shape, options, num_threads),
-                                                  max_num_seqs, max_total_q, max_seq_len);
+  const AttentionPlanBounds bounds = BoundAttentionPlan(PlanParams(shape, options, num_threads),
+                                                        max_num_seqs, max_total_q, max_seq_len);
   return MakeLayout(bounds, shape.head_dim).total(num_threads);
 }
 
@@ -197,31 +198,33 @@ KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
 
   // The bounds of this very batch: the caller's workspace was made for at least these.
   const int num_threads = pool.num_threads();
-  DecodePlanParams plan_params = PlanParams(params, options, num_threads);
+  AttentionPlanParams plan_params = PlanParams(params, options, num_threads);
   plan_params.cu_seqlens_q = {params.cu_seqlens_q, static_cast<size_t>(params.num_seqs) + 1};
   plan_params.seq_lens = {params.seq_lens, static_cast<size_t>(params.num_seqs)};
   const int32_t max_len = *std::max_element(params.seq_lens, params.seq_lens + params.num_seqs);
   const int64_t total_q = params.cu_seqlens_q[params.num_seqs] - params.cu_seqlens_q[0];
-  const DecodePlanBounds bounds = BoundDecodePlan(plan_params, params.num_seqs, total_q, max_len);
+  const AttentionPlanBounds bounds =
+      BoundAttentionPlan(plan_params, params.num_seqs, total_q, max_len);
   const Layout layout = MakeLayout(bounds, params.head_dim);
   if (static_cast<int64_t>(workspace.size()) < layout.total(num_threads)) {
     return KernelStatus::kWorkspaceTooSmall;
   }
   std::byte* base = workspace.data();
-  auto* items = reinterpret_cast<DecodeSpan*>(base);
-  auto* cuts = reinterpret_cast<DecodeSpan*>(base + layout.items);
-  auto* slots = reinterpret_cast<float*>(base + layout.items + layout.cuts);
-  std::byte* scratch = base + layout.items + layout.cuts + layout.slots;
-  const DecodePlan plan = PlanDecode(plan_params, {items, static_cast<size_t>(bounds.max_items)},
-                                     {cuts, static_cast<size_t>(bounds.max_cuts)});
+  auto* items = reinterpret_cast<AttentionSpan*>(base);
+  auto* cuts = reinterpret_cast<AttentionSpan*>(base + layout.items);
+  auto* partials = reinterpret_cast<float*>(base + layout.items + layout.cuts);
+  std::byte* scratch = base + layout.items + layout.cuts + layout.partials;
+  const AttentionPlan plan =
+      PlanAttention(plan_params, {items, static_cast<size_t>(bounds.max_items)},
+                    {cuts, static_cast<size_t>(bounds.max_cuts)});
   if (num_splits != nullptr) *num_splits = plan.max_splits;
 
-  const int64_t partial = PartialFloats(params.head_dim);
+  const int64_t partial_floats = PartialFloats(params.head_dim);
   const int64_t num_items = static_cast<int64_t>(plan.items.size());
   auto attend = [&](int thread, int64_t index) {
-    const DecodeSpan& item = plan.items[index];
+    const AttentionSpan& item = plan.items[index];
     isa->attend({&params, item, VisibleKeys(plan_params, item.seq, item.row_begin, item.row_end),
-                 item.slot < 0 ? nullptr : slots + item.slot * partial,
+                 item.partial < 0 ? nullptr : partials + item.partial * partial_floats,
                  CarveAttentionScratch(scratch + thread * layout.scratch, params.head_dim)});
   };
   // Rows of cuts are dealt to threads in turn; each is merged by one thread, in part order.
@@ -229,15 +232,15 @@ KernelStatus AttentionCpu(ThreadPool& pool, const AttentionParams& params,
     float* total =
         CarveAttentionScratch(scratch + thread * layout.scratch, params.head_dim).o_total;
     int64_t turn = 0;
-    for (const DecodeSpan& cut : plan.cuts) {
+    for (const AttentionSpan& cut : plan.cuts) {
       const int64_t rows = cut.row_end - cut.row_begin;
       const int64_t heads = cut.head_end - cut.head_begin;
       const int32_t group = plan_params.group;
       for (int64_t i = 0; i < heads * rows; ++i) {
         if (turn++ % num_threads != thread) continue;
         const int64_t row = cut.row_begin + i % rows;
-        isa->combine(params, slots + (cut.slot + i) * partial, heads * rows * partial,
-                     cut.part_end - cut.part_begin, total,
+        isa->combine(params, partials + (cut.partial + i) * partial_floats,
+                     heads * rows * partial_floats, cut.part_end - cut.part_begin, total,
                      params.cu_seqlens_q[cut.seq] + row / group,
                      static_cast<int32_t>((cut.head_begin + i / rows) * group + row % group));
       }

@@ -96,7 +96,7 @@ class AttentionLoop {
   template <typename KvT>
   static void AttendTyped(const AttentionTask& task) {
     const AttentionParams& params = *task.params;
-    const DecodeSpan& span = task.span;
+    const AttentionSpan& span = task.span;
     const int64_t q_begin = params.cu_seqlens_q[span.seq];
     const int64_t q_end = params.cu_seqlens_q[span.seq + 1];
     const int64_t length = params.seq_lens[span.seq];
@@ -121,16 +121,16 @@ class AttentionLoop {
     }
 
     const int all_rows = item.num_heads * item.num_rows;
-    const int partial = PartialFloats(item.head_dim);
+    const int partial_floats = PartialFloats(item.head_dim);
     PackQueries(item);
     for (int row = 0; row < all_rows; ++row) {
-      Merging::ClearTotal(item.scratch.o_total + int64_t{row} * partial, item.padded);
+      Merging::ClearTotal(item.scratch.o_total + int64_t{row} * partial_floats, item.padded);
     }
     int64_t begin = int64_t{span.part_begin} * kAttentionPartTokens;
     int64_t end = int64_t{span.part_end} * kAttentionPartTokens;
     if (begin < item.key_begin) begin = item.key_begin / kTile * kTile;
     if (end > item.key_end) end = item.key_end;
-    float* slots = task.slots;
+    float* partials = task.partials;
     bool part_is_open = false;
     if (begin < end) {
       item.template FindRows<KvT>(0, begin, item.rows(begin / kTile * item.num_heads & 1));
@@ -153,20 +153,20 @@ class AttentionLoop {
       part_is_open = false;
       for (int row = 0; row < all_rows; ++row) {
         ClosePart(item, row);
-        if (slots == nullptr) {
+        if (partials == nullptr) {
           MergeState(item, row);
         } else {
-          StoreState(item, row, slots);
-          slots += partial;
+          StoreState(item, row, partials);
+          partials += partial_floats;
         }
       }
     }
-    if (task.slots != nullptr) return;
+    if (task.partials != nullptr) return;
     for (int head = 0; head < item.num_heads; ++head) {
       for (int row = 0; row < item.num_rows; ++row) {
-        Merging::WriteRow(params,
-                          item.scratch.o_total + int64_t{head * item.num_rows + row} * partial,
-                          item.QueryToken(row), item.QueryHead(head, row));
+        Merging::WriteRow(
+            params, item.scratch.o_total + int64_t{head * item.num_rows + row} * partial_floats,
+            item.QueryToken(row), item.QueryHead(head, row));
       }
     }
   }

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/attention/attention_params.h"
-#include "kernels/attention/decode/decode_plan.h"
+#include "kernels/attention/attention_plan.h"
 
 namespace longspan {
 
@@ -48,9 +48,9 @@ AttentionScratch CarveAttentionScratch(std::byte* memory, int head_dim);
 
 struct AttentionTask {
   const AttentionParams* params;
-  DecodeSpan span;
-  KeyRange keys;  // what its rows may see
-  float* slots;   // the span's first slot; null: write the output
+  AttentionSpan span;
+  KeyRange keys;    // what its rows may see
+  float* partials;  // the span's first partial; null: write the output
   AttentionScratch scratch;
 };
 

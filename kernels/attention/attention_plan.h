@@ -11,7 +11,7 @@ namespace longspan {
 
 // Query rows of one KV head of one sequence are packed: row = query index * group + head of the
 // group.
-struct DecodePlanParams {
+struct AttentionPlanParams {
   std::span<const int32_t> cu_seqlens_q;  // [B + 1]
   std::span<const int32_t> seq_lens;      // [B]
   int32_t num_kv_heads = 0;
@@ -28,48 +28,48 @@ struct DecodePlanParams {
 };
 
 // Rows x KV heads of one sequence that are computed together over the parts [part_begin, part_end).
-struct DecodeSpan {
+struct AttentionSpan {
   int32_t seq;
   int32_t head_begin, head_end;  // KV heads
   int32_t row_begin, row_end;    // packed rows of each of these heads
   int32_t part_begin,
-      part_end;  // tokens [part_begin, part_end) * part_tokens, cut to what rows may see
-  int64_t slot;  // first partial slot; -1: one worker does all parts and writes the output
+      part_end;     // tokens [part_begin, part_end) * part_tokens, cut to what rows may see
+  int64_t partial;  // first partial; -1: one worker does all parts and writes the output
 };
 
-// Slot of (part, head, row) of a cut span: slot + ((part - part_begin) * heads + head) * rows +
-// row, all relative to the cut's beginning. The pieces of a cut are items whose slot points at
+// Partial of (part, head, row) of a cut span: partial + ((part - part_begin) * heads + head) * rows
+// + row, all relative to the cut's beginning. The pieces of a cut are items whose partial points at
 // their own first part.
-struct DecodePlan {
-  std::span<DecodeSpan> items;  // costly ones first
-  std::span<DecodeSpan> cuts;   // what is merged once all items are done
-  int64_t num_slots = 0;
+struct AttentionPlan {
+  std::span<AttentionSpan> items;  // costly ones first
+  std::span<AttentionSpan> cuts;   // what is merged once all items are done
+  int64_t num_partials = 0;
   int32_t max_splits = 1;  // pieces of the span that is cut most; 1: none is cut
 };
 
-// No plan has more partial slots: they would grow with workers x context without bound. A span that
+// No plan has more partials: they would grow with workers x context without bound. A span that
 // would take more is not cut; one worker then does all of its parts, to the same bits.
-inline constexpr int64_t kMaxPartialSlots = int64_t{1} << 18;
+inline constexpr int64_t kMaxPartials = int64_t{1} << 18;
 
 // Room that a plan of at most these extents can need. max_total_q counts query rows of all
 // sequences.
-struct DecodePlanBounds {
+struct AttentionPlanBounds {
   int64_t max_items;
   int64_t max_cuts;
-  int64_t max_slots;
+  int64_t max_partials;
 };
-DecodePlanBounds BoundDecodePlan(const DecodePlanParams& params, int64_t max_num_seqs,
-                                 int64_t max_total_q, int64_t max_seq_len);
+AttentionPlanBounds BoundAttentionPlan(const AttentionPlanParams& params, int64_t max_num_seqs,
+                                       int64_t max_total_q, int64_t max_seq_len);
 
 // Keys [begin, end) that any of the packed rows [row_begin, row_end) of a sequence may see.
 struct KeyRange {
   int64_t begin, end;
 };
-KeyRange VisibleKeys(const DecodePlanParams& params, int32_t seq, int32_t row_begin,
+KeyRange VisibleKeys(const AttentionPlanParams& params, int32_t seq, int32_t row_begin,
                      int32_t row_end);
 
 // Fills the two buffers and returns views of them. O(B + items); no allocation.
-DecodePlan PlanDecode(const DecodePlanParams& params, std::span<DecodeSpan> item_buffer,
-                      std::span<DecodeSpan> cut_buffer);
+AttentionPlan PlanAttention(const AttentionPlanParams& params, std::span<AttentionSpan> item_buffer,
+                            std::span<AttentionSpan> cut_buffer);
 
 }  // namespace longspan
