@@ -1,34 +1,57 @@
-// The sink behind spdlog: whole lines to standard error, and what cannot be written is dropped.
+// The sink behind spdlog: lines to standard error, and what cannot be written now is dropped.
 // Also the JSON form of a line, and the escaping of text from outside.
 #include "core/log.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
 #include <memory>
 #include <mutex>
 
 namespace longspan {
 namespace {
 
-// Writes whole lines to standard error and drops what cannot be written (full disk, closed pipe).
+// Writes lines to standard error. What cannot be written (full disk, closed pipe) or would have to
+// wait (a pipe that nobody reads, a stopped terminal) is dropped and counted: no thread of the
+// server ever waits for who reads its log.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& msg) override {
-    spdlog::memory_buf_t line;
-    formatter_->format(msg, line);
-    const char* data = line.data();
-    size_t left = line.size();
-    while (left > 0) {
-      const ssize_t written = ::write(STDERR_FILENO, data, left);
-      if (written <= 0) return;
-      data += written;
-      left -= static_cast<size_t>(written);
+    if (num_dropped_ > 0 && IsWritable()) {
+      const std::string note = fmt::format("{} log lines were dropped", num_dropped_);
+      if (Write({msg.time, {}, msg.logger_name, spdlog::level::warn, note})) num_dropped_ = 0;
     }
+    if (!Write(msg)) ++num_dropped_;
   }
   void flush_() override {}
+
+ private:
+  // Room for PIPE_BUF bytes at least.
+  static bool IsWritable() {
+    pollfd state = {STDERR_FILENO, POLLOUT, 0};
+    return ::poll(&state, 1, 0) == 1 && (state.revents & POLLOUT) != 0;
+  }
+  bool Write(const spdlog::details::log_msg& msg) {
+    spdlog::memory_buf_t line;
+    if (is_mid_line_) line.push_back('\n');
+    formatter_->format(msg, line);
+    for (size_t at = 0; at < line.size();) {
+      const size_t piece = std::min<size_t>(line.size() - at, PIPE_BUF);
+      const ssize_t written = IsWritable() ? ::write(STDERR_FILENO, line.data() + at, piece) : 0;
+      if (written <= 0) return false;
+      at += static_cast<size_t>(written);
+      is_mid_line_ = at < line.size();
+    }
+    return true;
+  }
+
+  int64_t num_dropped_ = 0;
+  bool is_mid_line_ = false;  // the last thing written was the beginning of a line
 };
 
 // %* in the pattern: the message as the inside of a JSON string.

@@ -11,8 +11,9 @@ namespace longspan {
 
 enum class LogFormat { kText, kJson };
 
-// Installs the default logger, writing to standard error. A full disk or a closed pipe is ignored,
-// never thrown. Call once, before threads start.
+// Installs the default logger, writing to standard error. What cannot be
+// written now (full disk, closed or unread pipe) is dropped and counted, never thrown or waited
+// for. Call once, before threads start.
 void SetUpLogging(LogFormat format, spdlog::level::level_enum level);
 
 // "trace", "debug", "info", "warn", "error", "off"; false when the name is none of them.

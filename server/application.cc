@@ -4,6 +4,7 @@
 #include "server/application.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -398,7 +399,13 @@ bool Application::StopNow() {
 
 Status Application::RemoveReadyFile() const {
   const std::string& path = options_.ready_file;
-  if (path.empty() || ::unlink(path.c_str()) == 0) return Status();
+  if (path.empty()) return Status();
+  // A device or a pipe of that name is somebody else's.
+  struct stat found;
+  if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    return InvalidArgument("--ready-file: {} exists and is no regular file", path);
+  }
+  if (::unlink(path.c_str()) == 0) return Status();
   if (errno == ENOENT || errno == ENOTDIR) return Status();
   return InvalidArgument("--ready-file: cannot replace {}: {}", path, std::strerror(errno));
 }

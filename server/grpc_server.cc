@@ -31,9 +31,10 @@
 namespace longspan {
 namespace {
 
-// gRPC itself takes so much, and our handlers refuse above max_metadata_bytes: a smaller limit of
-// gRPC's ends the whole connection, neighbours included.
-constexpr int kMaxTransportMetadataBytes = 1024 * 1024;
+// gRPC itself takes so much, and our handlers refuse above max_metadata_bytes: gRPC's limit ends
+// the whole connection, neighbours included. Ten thousand short keys (380 KiB) stay below it; one
+// frame of 16 KiB that names a table entry in every byte (800 KiB) does not.
+constexpr int kMaxTransportMetadataBytes = 512 * 1024;
 // Reflection is gRPC's only blocking service here and gives a thread to each of its streams.
 constexpr int kMaxServerThreads = 16;
 
@@ -160,7 +161,7 @@ struct GrpcServer::Parts {
   ServerContext context;
   RequestRegistry registry;
   Outbox outbox;
-  TokenizerThread tokenizer;
+  TokenizerThreads tokenizer;
   OutputThread output;
   InferenceService inference;
   AdminService admin;

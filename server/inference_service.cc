@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <functional>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "core/log.h"
@@ -50,12 +53,35 @@ v1::ServerState ToProto(ServerPhase phase) {
   return v1::SERVER_STATE_UNSPECIFIED;
 }
 
-// Why the tokenizer thread did not take a job.
+// Why a tokenizer thread did not take a job.
 grpc::Status NotPosted(ServerPhase phase, const TokenizerThread& tokenizer) {
   if (phase > ServerPhase::kServing) return CheckServing(phase);
   return ResourceExhausted(
       "queue: too many requests wait to be tokenized",
       tokenizer.estimated_delay_seconds().value_or(kRetrySecondsBeforeMeasurements));
+}
+
+// Before a text is made that no reply can hold; reads `cancelled` on the way.
+grpc::Status CheckTextBytes(const Tokenizer& tokenizer, std::span<const TokenId> ids, bool skip,
+                            const std::atomic<bool>& cancelled) {
+  constexpr size_t kIdsPerLook = 4096;
+  std::string bytes;
+  size_t total = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i % kIdsPerLook == 0 && cancelled.load()) {
+      return {grpc::StatusCode::CANCELLED, "token_ids: cancelled"};
+    }
+    bytes.clear();
+    tokenizer.AppendBytes(ids[i], skip, bytes);
+    total += bytes.size();
+    if (total > kMaxReplyBytes) {
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+              fmt::format("token_ids: a text of more than {} bytes (limit of a reply), after {} of "
+                          "{} ids",
+                          kMaxReplyBytes, i + 1, ids.size())};
+    }
+  }
+  return grpc::Status::OK;
 }
 
 grpc::Status NoTokenizer() {
@@ -138,7 +164,7 @@ grpc::Status CheckServing(ServerPhase phase) {
 }
 
 InferenceService::InferenceService(ServerContext& context, RequestRegistry& registry,
-                                   TokenizerThread& tokenizer, const InferenceLimits& limits)
+                                   TokenizerThreads& tokenizer, const InferenceLimits& limits)
     : context_(context), registry_(registry), tokenizer_(tokenizer), limits_(limits) {}
 
 // ---- Generate ---------------------------------------------------------------------------------
@@ -194,12 +220,13 @@ void InferenceService::ValidateAndSubmit(const v1::GenerateRequest& request, con
 }
 
 void InferenceService::Post(int64_t bytes, const CallPtr& call, std::function<void()> work) {
-  const bool posted = tokenizer_.TryPost(bytes, [call, work = std::move(work)](bool stopping) {
+  TokenizerThread& thread = tokenizer_.For(bytes);
+  const bool posted = thread.TryPost(bytes, [call, work = std::move(work)](bool stopping) {
     if (call->cancelled()->load()) return;
     if (stopping) return call->RefuseUnlessSubmitted(CheckServing(ServerPhase::kDraining));
     work();
   });
-  if (!posted) call->Refuse(NotPosted(context_.phase(), tokenizer_));
+  if (!posted) call->Refuse(NotPosted(context_.phase(), thread));
 }
 
 // ---- Unary methods ----------------------------------------------------------------------------
@@ -242,8 +269,10 @@ grpc::ServerUnaryReactor* InferenceService::HandleOnTokenizerThread(
     if (!checked.ok()) return call->Fail(checked);
     work(request, *model, *call);
   };
-  if (!tokenizer_.TryPost(static_cast<int64_t>(bytes.Length()), job)) {
-    call->Fail(NotPosted(context_.phase(), tokenizer_));
+  const auto num_bytes = static_cast<int64_t>(bytes.Length());
+  TokenizerThread& thread = tokenizer_.For(num_bytes);
+  if (!thread.TryPost(num_bytes, job)) {
+    call->Fail(NotPosted(context_.phase(), thread));
   }
   return call.get();
 }
@@ -280,6 +309,10 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
         ids.reserve(static_cast<size_t>(in.token_ids_size()));
         for (const int32_t id : in.token_ids()) ids.push_back(TokenId{id});
         const bool skip = !in.has_skip_special_tokens() || in.skip_special_tokens();
+        if (grpc::Status status = CheckTextBytes(*model.tokenizer, ids, skip, *call.cancelled());
+            !status.ok()) {
+          return call.Fail(status);
+        }
         v1::DetokenizeResponse response;
         response.set_text(model.tokenizer->Decode(ids, skip));
         call.Reply(response);

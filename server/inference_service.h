@@ -34,10 +34,10 @@ struct InferenceLimits {
 };
 
 // Handlers run on gRPC's threads and do not work longer than a millisecond: larger messages and all
-// text go to the tokenizer thread. Borrows everything.
+// text go to a tokenizer thread. Borrows everything.
 class InferenceService final : public WithRawInference<v1::Inference::Service> {
  public:
-  InferenceService(ServerContext& context, RequestRegistry& registry, TokenizerThread& tokenizer,
+  InferenceService(ServerContext& context, RequestRegistry& registry, TokenizerThreads& tokenizer,
                    const InferenceLimits& limits);
 
   // Generate calls whose client does not have everything yet, the status included.
@@ -72,7 +72,7 @@ class InferenceService final : public WithRawInference<v1::Inference::Service> {
   void ValidateAndSubmit(const v1::GenerateRequest& request, const CallPtr& call);
   void Post(int64_t bytes, const CallPtr& call, std::function<void()> work);
 
-  // Calls work(model, call) on the tokenizer thread, or fails the call.
+  // Calls work(model, call) on a tokenizer thread, or fails the call.
   template <typename Request, typename Work>
   grpc::ServerUnaryReactor* HandleOnTokenizerThread(const char* method,
                                                     const grpc::CallbackServerContext& context,
@@ -81,7 +81,7 @@ class InferenceService final : public WithRawInference<v1::Inference::Service> {
 
   ServerContext& context_;
   RequestRegistry& registry_;
-  TokenizerThread& tokenizer_;
+  TokenizerThreads& tokenizer_;
   const InferenceLimits limits_;
   std::atomic<int32_t> num_open_calls_{0};
 };

@@ -1,5 +1,7 @@
 // longspan-server: blocks signals, parses the command line, and runs the application; the exit code
 // is the application's.
+#include <fcntl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -15,8 +17,21 @@
 #include "server/signals.h"
 #include "server/version.h"
 
+namespace {
+
+// A standard file that the caller closed would otherwise be the first socket that we open, and get
+// our log lines.
+void OpenStandardFiles() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) == -1 && ::open("/dev/null", O_RDWR) != fd) return;
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using longspan::ParsedCommandLine;
+  OpenStandardFiles();
   if (const longspan::Status room = longspan::CheckAddressSpace(longspan::kAddressSpaceToStart);
       !room.ok()) {
     std::fprintf(stderr, "longspan-server: %s\n", longspan::StatusMessage(room).c_str());

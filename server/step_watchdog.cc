@@ -1,5 +1,6 @@
 // Looks four times per limit, on its own thread, and calls back once. A limit of zero starts no
-// thread.
+// thread. A step must be too old at two looks: when the whole process was stopped for a while
+// (debugger, paused container), the first look after it sees a time in which nothing could move.
 #include "server/step_watchdog.h"
 
 #include <utility>
@@ -28,9 +29,14 @@ StepWatchdog::~StepWatchdog() {
 
 void StepWatchdog::Loop() {
   std::unique_lock lock(mutex_);
+  bool was_too_old = false;
   while (!ending_changed_.wait_for(lock, limit_ / kLooksPerLimit, [this] { return ending_; })) {
     const Duration age = age_();
-    if (age <= limit_) continue;
+    const bool is_too_old = age > limit_;
+    if (!is_too_old || !std::exchange(was_too_old, true)) {
+      was_too_old = is_too_old;
+      continue;
+    }
     lock.unlock();
     return on_stuck_(age);
   }

@@ -1,6 +1,6 @@
-// One thread beside gRPC's for work on requests that takes more than a moment: parsing large
-// messages, text to ids and back. Its queue is bounded in jobs and bytes; a job is told when it is
-// too late to run it, also in the middle of its work.
+// Threads beside gRPC's for work on requests that takes more than a moment: parsing large
+// messages, text to ids and back. A thread's queue is bounded in jobs and bytes; a job is told when
+// it is too late to run it, also in the middle of its work.
 #pragma once
 
 #include <condition_variable>
@@ -67,6 +67,25 @@ class TokenizerThread {
   double busy_seconds_ = 0.0;
   bool stopping_ = false;
   std::thread thread_;
+};
+
+// Two of them, so that long texts, which take seconds, never stand before short ones.
+class TokenizerThreads {
+ public:
+  // The limits are those of each.
+  TokenizerThreads(const Clock& clock, int32_t max_jobs, int64_t max_bytes)
+      : small_(clock, max_jobs, max_bytes), large_(clock, max_jobs, max_bytes) {}
+
+  TokenizerThread& For(int64_t bytes) {
+    return bytes > TokenizerThread::kSmallJobBytes ? large_ : small_;
+  }
+  void Stop() {
+    small_.Stop();
+    large_.Stop();
+  }
+
+ private:
+  TokenizerThread small_, large_;
 };
 
 }  // namespace longspan

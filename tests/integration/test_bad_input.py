@@ -258,6 +258,16 @@ def skip_without_file_size_limits(binary):
         pytest.skip("ThreadSanitizer writes to files of its own before main ignores SIGXFSZ; the rest of the test held")
 
 
+def test_ReadyFileThatIsSomebodyElses(launch, toy, tmp_path):
+    """A device or a pipe of that name is left alone."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, "/dev/null"):
+        sentence = sentence_of(launch.binary, FILES, *quiet(model=toy, ready_file=path))
+        assert str(path) in sentence and "regular" in sentence, sentence
+    assert pipe.is_fifo() and os.path.exists("/dev/null")
+
+
 def test_FilesThatCannotBeWritten(launch, toy, tmp_path):
     sentence = sentence_of(launch.binary, FILES, *quiet(model=toy, ready_file="/nowhere/ready"))
     assert "/nowhere/ready" in sentence
@@ -284,17 +294,19 @@ def test_FullDiskForLogsKeepsTheExitCode(launch, toy, tmp_path):
         assert run.returncode == code
 
 
-@pytest.mark.parametrize("where", ["/dev/full", ">(head -n 1 > /dev/null)"], ids=["full", "pipe"])
+@pytest.mark.parametrize("where", ["/dev/full", ">(head -n 1 > /dev/null)", ">(exec sleep 60)"],
+                         ids=["full", "pipe", "unread"])
 def test_Fault_D9_ServesWhileItsLogsCannotBeWritten(launch, toy, where):
-    """From the start on, or once the reader of the pipe has gone: requests are answered and SIGTERM ends with 0."""
+    """From the start on, once the reader of the pipe has gone, or stands still: requests are answered and SIGTERM ends with 0."""
     with launch(toy) as server:
         server.remember_canary()
         canary = server.canary
     redirected = ("bash", "-c", f'exec "$@" > {where} 2>&1', "bash")
+    fills = 64 * 1024 // 100 if "sleep" in where else 50  # requests; each leaves a line and more
     with launch(toy, launcher=redirected, log_level="debug") as server:
         server.canary = canary
-        for i in range(50):
-            assert len(server.generate([i], 3).ids()) == 3
+        for i in range(fills):
+            assert len(server.generate([i % 500], 1).ids()) == 1
             assert server.generate([600], 3).code == CODE.INVALID_ARGUMENT
         server.check_health()
         server.signal(signal.SIGTERM)

@@ -132,6 +132,11 @@ def test_Fault_U1_OtherMethodsAtTheirBorders(server):
         assert refused_fields(stub.Detokenize, m.DetokenizeRequest(token_ids=[5, bad])) == "token_ids[1]"
     assert stub.Detokenize(m.DetokenizeRequest()).text == ""
     assert len(stub.Detokenize(m.DetokenizeRequest(token_ids=[97] * 100_000)).text) == 100_000
+    # More text than a reply holds is refused before it is made.
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.Detokenize(m.DetokenizeRequest(token_ids=[97] * 4_100_000))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "token_ids: a text of more than 4000000 bytes" in refused.value.details()
     assert list(stub.Tokenize(m.TokenizeRequest(text="")).token_ids) == []
     assert list(stub.Tokenize(m.TokenizeRequest(text="\x00\U0010ffff")).token_ids) == [0, 0xF4, 0x8F, 0xBF, 0xBF]
     for bad in ("", "x" * 513):

@@ -31,6 +31,20 @@ TEST(StepWatchdog, StepsWithinTheLimitAreNot) {
   looked.get_future().wait();
 }
 
+TEST(StepWatchdog, OneLateLookIsNotEnough) {
+  // As after the whole process was stopped: the step moves on before the next look.
+  std::atomic<int> looks{0};
+  std::promise<void> looked;
+  const StepWatchdog watchdog(
+      [&] {
+        const int look = ++looks;
+        if (look == 6) looked.set_value();
+        return look % 2 == 1 ? milliseconds(50) : milliseconds(0);
+      },
+      milliseconds(4), [](Duration) { ADD_FAILURE() << "told"; });
+  looked.get_future().wait();
+}
+
 TEST(StepWatchdog, WithoutALimitNobodyLooks) {
   const StepWatchdog watchdog(
       []() -> Duration {

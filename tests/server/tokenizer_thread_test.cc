@@ -83,6 +83,19 @@ TEST(TokenizerThread, LargeWaitingJobsAreBoundedInBytesAndLeaveRoomForSmallOnes)
   blocker.release.set_value();
 }
 
+TEST(TokenizerThreads, ALongTextDoesNotStandBeforeShortOnes) {
+  Blocker blocker;
+  TokenizerThreads threads(AnyClock(), 8, 2 * kLarge);
+  ASSERT_TRUE(threads.For(kLarge).TryPost(kLarge, blocker.job()));
+  blocker.entered.get_future().wait();
+  std::promise<void> done;
+  ASSERT_TRUE(threads.For(1).TryPost(1, [&done](bool stopping) {
+    if (!stopping) done.set_value();
+  }));
+  done.get_future().wait();
+  blocker.release.set_value();
+}
+
 TEST(TokenizerThread, EstimatesTheDelayFromItsPace) {
   FakeClock clock;
   Blocker blocker;
