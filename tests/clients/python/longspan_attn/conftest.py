@@ -21,7 +21,7 @@ import slow_library  # noqa: E402
 @pytest.fixture
 def slow(monkeypatch):
     """Calls end in slow_library.launch, on CPU tensors; answers the list of calls made."""
-    from longspan_attn import _attend, _checks
+    from longspan_attn import _attend, _checks, _plan
 
     calls = []
 
@@ -31,6 +31,7 @@ def slow(monkeypatch):
 
     monkeypatch.setattr(_attend, "launch", launch)
     monkeypatch.setattr(_checks, "on_gpu", lambda q: None)
+    monkeypatch.setattr(_plan, "is_capturing", lambda: False)
     return calls
 
 
