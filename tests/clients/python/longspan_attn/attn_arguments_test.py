@@ -184,6 +184,7 @@ def test_what_does_not_fit_says_so(call, reason):
     with pytest.raises(ValueError) as raised:
         call()
     assert reason in str(raised.value)
+    assert isinstance(raised.value, RuntimeError), "what flash-attn raises"
 
 
 def test_tensors_on_the_cpu_are_refused():
@@ -208,6 +209,8 @@ LENGTHS = [
      "max_seqlen_k is 3"),
     (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 3, cache_seqlens=5), "the cache holds 4"),
     (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 5, cache_seqlens=1), "the cache holds 4"),
+    (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 16, 2, 16, device="cpu")] * 3, cache_seqlens=17,
+                                          block_table=torch.zeros(1, 1).int()), "block_table holds 16"),
     (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 3, cache_seqlens=2,
                                           cache_leftpad=torch.tensor([3]).int()), "cache_leftpad 3"),
     (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 3, cache_seqlens_cpu=[1, 2],

@@ -1,6 +1,7 @@
 """The library by ctypes: structs as the header has them, selection, plans kept for graphs. Parts that need the built
 library skip without LONGSPAN_ATTN_LIBRARY; parts that need a GPU skip without one."""
 
+import contextlib
 import ctypes
 import pathlib
 import re
@@ -101,6 +102,7 @@ def fake_device(monkeypatch):
     monkeypatch.setattr(_plan, "is_capturing", lambda: state["capturing"])
     monkeypatch.setattr(_plan, "_KEPT", {})
     stream = type("Stream", (), {"synchronize": lambda self: state.__setitem__("waits", state.get("waits", 0) + 1)})()
+    monkeypatch.setattr(_plan.torch.cuda, "device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(_plan.torch.cuda, "current_stream", lambda index=None: stream)
     return state
 

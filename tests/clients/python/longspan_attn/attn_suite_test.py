@@ -81,7 +81,7 @@ def test_outcomes_are_told_apart(checkout):
     assert "dropout_p=N: dropout is not supported, only N" in result["reasons"]["not applicable"]
     assert "skipped by the suite: Skipped: not here" in result["reasons"]["not applicable"] or (
         "skipped by the suite: not here" in result["reasons"]["not applicable"])
-    assert any("ValueError: longspan_attn: q has 3 dimensions" in reason for reason in result["reasons"]["failed"])
+    assert any("ArgumentError: longspan_attn: q has 3 dimensions" in reason for reason in result["reasons"]["failed"])
     assert done.returncode == 1, "failures"
 
 

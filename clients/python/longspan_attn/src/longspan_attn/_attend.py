@@ -150,7 +150,7 @@ def dense(q, k, v, alibi_slopes, options):
     v_dim = v.shape[-1]
     if q.numel() == 0 or k.numel() == 0:
         out, lse = empty_result(q, v_dim)
-        return out, lse.transpose(1, 2).contiguous()
+        return out, lse.transpose(1, 2)
     head_dim = supported_head_dim(q.shape[-1], v_dim)
     q, k, v = (direct(pad(tensor, head_dim)) for tensor in (q, k, v))
     if not same_steps(k, v):
@@ -163,7 +163,7 @@ def dense(q, k, v, alibi_slopes, options):
     lengths = _plan.HostLengths([b * q_len for b in range(batch + 1)], [k.shape[1]] * batch)
     launch_per_slopes(call, lengths, q, alibi_slopes, keep=True)
     out = out.view(batch, q_len, heads, head_dim)[..., :v_dim]
-    return out.contiguous(), lse.view(batch, q_len, heads).transpose(1, 2).contiguous()
+    return out.contiguous(), lse.view(batch, q_len, heads).transpose(1, 2)
 
 
 def varlen(q, k, v, cu_q, seq_lens, k_starts, block_table, max_q_len, alibi_slopes, options):
@@ -175,7 +175,7 @@ def varlen(q, k, v, cu_q, seq_lens, k_starts, block_table, max_q_len, alibi_slop
     num_seqs = len(seq_lens)
     if q.numel() == 0 or k.numel() == 0 or num_seqs == 0:
         out, lse = empty_result(q, v_dim)
-        return out, lse.transpose(0, 1).contiguous()
+        return out, lse.transpose(0, 1)
     head_dim = supported_head_dim(q.shape[-1], v_dim)
     paged = block_table is not None
     _checks.refuse(paged and (head_dim != k.shape[-1] or head_dim != v_dim),
@@ -197,7 +197,7 @@ def varlen(q, k, v, cu_q, seq_lens, k_starts, block_table, max_q_len, alibi_slop
         set_rows(call, k, v, any_start=True)
         lengths = _plan.HostLengths(cu_q, seq_lens, [0] * num_seqs, k_starts)
     launch_per_slopes(call, lengths, q, alibi_slopes)
-    return out[..., :v_dim].contiguous(), lse.transpose(0, 1).contiguous()
+    return out[..., :v_dim].contiguous(), lse.transpose(0, 1)
 
 
 def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, positions, cache_batch_idx, cache_leftpad,
@@ -216,18 +216,18 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, posi
     out = torch.empty((batch * q_len, heads, head_dim), dtype=q.dtype, device=q.device)
     lse = torch.empty((batch * q_len, heads), dtype=torch.float32, device=q.device)
     if rows.numel() == 0:
-        return out.view(q.shape), lse.view(batch, heads, q_len)
+        return out.view(q.shape), lse.view(batch, q_len, heads).transpose(1, 2)
     call = make_call(rows, out, lse, options, num_seqs=batch, max_q_len=q_len)
     starts = None
     kv_rows = None
     if block_table is not None:
         k_cache, v_cache, block_table = split_blocks(k_cache, v_cache, block_table.contiguous())
         set_blocks(call, k_cache, v_cache, block_table)
-        capacity = block_table.shape[1] * k_cache.shape[1]
+        holder, capacity = "block_table", block_table.shape[1] * k_cache.shape[1]
     else:
         _checks.need(same_steps(k_cache, v_cache), "k_cache and v_cache: rows and tokens in the same proportion")
         set_rows(call, k_cache, v_cache, any_start=cache_leftpad is not None)
-        capacity = k_cache.shape[1]
+        holder, capacity = "the cache", k_cache.shape[1]
     lengths = None
     if lengths_cpu is not None:
         if cache_leftpad is not None:
@@ -236,7 +236,7 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, posi
             kv_rows = cache_batch_idx.tolist()
         for seq, length in enumerate(lengths_cpu):
             _checks.need(0 <= length and length + new_len <= capacity,
-                         f"sequence {seq}: {length} tokens and {new_len} new ones, the cache holds {capacity}")
+                         f"sequence {seq}: {length} tokens and {new_len} new ones, {holder} holds {capacity}")
             _checks.need(starts is None or starts[seq] <= length,
                          f"sequence {seq}: cache_leftpad {starts and starts[seq]} is past cache_seqlens {length}")
         totals = [n + new_len - (starts[b] if starts else 0) for b, n in enumerate(lengths_cpu)]
@@ -251,7 +251,7 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, posi
             append = None
     launch_per_slopes(call, lengths, q, alibi_slopes, plan=plan, new_len=new_len, append=append)
     del kept
-    return out.view(q.shape), lse.view(batch, q_len, heads).transpose(1, 2).contiguous()
+    return out.view(q.shape), lse.view(batch, q_len, heads).transpose(1, 2)
 
 
 def _is_local(options):

@@ -1,6 +1,6 @@
 """What a call must fulfil, as exceptions that say what is wrong. Looks at shapes, types and devices only.
 
-ValueError: arguments that contradict each other or the limits. NotImplementedError: what flash-attn has and this
+ArgumentError: arguments that contradict each other or the limits. NotImplementedError: what flash-attn has and this
 package has not; nothing is ever computed otherwise than asked.
 """
 
@@ -15,9 +15,13 @@ def refuse(condition, reason):
         raise NotImplementedError(f"longspan_attn: {reason}")
 
 
+class ArgumentError(ValueError, RuntimeError):
+    """An argument that does not fit. flash-attn raises RuntimeError there; Python's word is ValueError."""
+
+
 def need(condition, reason):
     if not condition:
-        raise ValueError(f"longspan_attn: {reason}")
+        raise ArgumentError(f"longspan_attn: {reason}")
 
 
 def no_gradient(**tensors):

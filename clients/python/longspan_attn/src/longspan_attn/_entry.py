@@ -11,7 +11,7 @@ def dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes):
     _checks.need(k.dim() == 4 and k.shape[0] == q.shape[0], f"k is {tuple(k.shape)}: [{q.shape[0]}, tokens, heads, d]")
     _checks.slopes(alibi_slopes, q.shape[0], q)
     left, right = _checks.window(window_size)
-    return _ops.dense(q, k, v, alibi_slopes, _checks.scale_of(softmax_scale, q.shape[-1]), bool(causal), left, right,
+    return _ops.dense(q, k, v, contiguous(alibi_slopes), _checks.scale_of(softmax_scale, q.shape[-1]), bool(causal), left, right,
                       float(softcap))
 
 
@@ -32,10 +32,14 @@ def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, sequ
         _checks.block_table(block_table, batch, k.shape[1], q)
     _checks.slopes(alibi_slopes, batch, q)
     left, right = _checks.window(window_size)
-    return _ops.varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, alibi_slopes,
+    return _ops.varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, contiguous(alibi_slopes),
                        host_tensor(cu_seqlens_q_cpu), host_tensor(cu_seqlens_k_cpu), int(max_seqlen_q),
                        int(max_seqlen_k), _checks.scale_of(softmax_scale, q.shape[-1]), bool(causal), left, right,
                        float(softcap))
+
+
+def contiguous(tensor):
+    return None if tensor is None else tensor.contiguous()
 
 
 def host_tensor(values):
@@ -65,6 +69,7 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cach
                          ("rotary_seqlens", rotary_seqlens)):
         if tensor is not None:
             _checks.int32_vector(tensor, batch, name, q)
+    cache_leftpad, rotary_seqlens = contiguous(cache_leftpad), contiguous(rotary_seqlens)
     if block_table is None:
         _checks.need(cache_batch_idx is not None or k_cache.shape[0] >= batch,
                      f"k_cache has {k_cache.shape[0]} rows for {batch} sequences")
@@ -88,7 +93,7 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cach
     left, right = _checks.window(window_size)
     arguments = (q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens,
                  rotary_seqlens if rotary_cos is not None else None, cache_batch_idx, cache_leftpad, block_table,
-                 alibi_slopes, host_tensor(cache_seqlens_cpu), _checks.scale_of(softmax_scale, head_dim), bool(causal),
+                 contiguous(alibi_slopes), host_tensor(cache_seqlens_cpu), _checks.scale_of(softmax_scale, head_dim), bool(causal),
                  left, right, float(softcap), bool(rotary_interleaved))
     if plan is None:
         return _ops.cache(*arguments)

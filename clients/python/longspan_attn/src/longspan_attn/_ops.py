@@ -31,10 +31,15 @@ def dense(q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Optional[Tensor], softm
     return _attend.dense(q, k, v, alibi_slopes, Options(softmax_scale, causal, window_left, window_right, softcap))
 
 
+def _lse(q, batch, q_len, heads):
+    """[B, H, Lq] as the kernels leave it: heads are innermost."""
+    return q.new_empty((batch, q_len, heads), dtype=torch.float32).transpose(1, 2)
+
+
 @dense.register_fake
 def _(q, k, v, alibi_slopes, softmax_scale, causal, window_left, window_right, softcap):
     batch, q_len, heads, _ = q.shape
-    return q.new_empty((batch, q_len, heads, v.shape[-1])), q.new_empty((batch, heads, q_len), dtype=torch.float32)
+    return q.new_empty((batch, q_len, heads, v.shape[-1])), _lse(q, batch, q_len, heads)
 
 
 def host_lengths(on_device, on_host, name):
@@ -84,7 +89,7 @@ def sums(values, rows, name):
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, alibi_slopes, cu_seqlens_q_cpu, cu_seqlens_k_cpu,
       max_seqlen_q, max_seqlen_k, softmax_scale, causal, window_left, window_right, softcap):
     rows, heads, _ = q.shape
-    return q.new_empty((rows, heads, v.shape[-1])), q.new_empty((heads, rows), dtype=torch.float32)
+    return q.new_empty((rows, heads, v.shape[-1])), q.new_empty((rows, heads), dtype=torch.float32).transpose(0, 1)
 
 
 @_define("cache", mutates_args=("k_cache", "v_cache"))
@@ -121,5 +126,4 @@ def _(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, rotary_s
       block_table, alibi_slopes, cache_seqlens_cpu, softmax_scale, causal, window_left, window_right, softcap,
       rotary_interleaved):
     batch, q_len, heads, _ = q.shape
-    return q.new_empty((batch, q_len, heads, v_cache.shape[-1])), q.new_empty((batch, heads, q_len),
-                                                                              dtype=torch.float32)
+    return q.new_empty((batch, q_len, heads, v_cache.shape[-1])), _lse(q, batch, q_len, heads)

@@ -69,7 +69,8 @@ class AttnPlan:
             raise ValueError(f"cache_seqlens_cpu has {len(lengths)} lengths, the plan {self._call.num_seqs} sequences")
         starts = self._lengths.kv_starts or [0] * len(lengths)
         self._lengths.seq_lens = [n + self._new_len - start for n, start in zip(lengths, starts)]
-        self._fill()
+        with torch.cuda.device(self._device):
+            self._fill()
 
     def _make(self, call, lengths, new_len, index, has_workspace):
         self._device = torch.device("cuda", index)

@@ -39,12 +39,13 @@ def flash_attn_func(
 
     Answers out [B, Lq, H, Dv]; with return_lse=True (out, lse), lse float32 [B, H, Lq], natural logarithm.
 
-    Raises NotImplementedError for dropout_p > 0, return_attn_probs and tensors that require a gradient; ValueError for
-    shapes, types and devices that do not fit; LibraryError when the library cannot be loaded or refuses.
+    Raises NotImplementedError for dropout_p > 0, return_attn_probs and tensors that require a gradient; ArgumentError (a
+    ValueError and a RuntimeError) for shapes, types and devices that do not fit; LibraryError when the library cannot
+    be loaded or refuses.
     """
     _only_forward(dropout_p, return_attn_probs)
     out, lse = _entry.dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes)
-    return (out, lse) if return_lse else out
+    return (out, lse.contiguous()) if return_lse else out
 
 
 def flash_attn_varlen_func(
@@ -85,7 +86,7 @@ def flash_attn_varlen_func(
     out, lse = _entry.varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, None, softmax_scale,
                              causal, window_size, softcap, alibi_slopes, block_table, cu_seqlens_q_cpu,
                              cu_seqlens_k_cpu)
-    return (out, lse) if return_lse else out
+    return (out, lse.contiguous()) if return_lse else out
 
 
 def flash_attn_with_kvcache(
@@ -134,4 +135,4 @@ def flash_attn_with_kvcache(
     out, lse = _entry.cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
                             cache_leftpad, block_table, softmax_scale, causal, window_size, softcap,
                             rotary_interleaved, alibi_slopes, None, cache_seqlens_cpu, plan)
-    return (out, lse) if return_softmax_lse else out
+    return (out, lse.contiguous()) if return_softmax_lse else out

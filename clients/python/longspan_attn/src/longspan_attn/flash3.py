@@ -38,7 +38,7 @@ def flash_attn_func(
     """As flash2.flash_attn_func. return_attn_probs=True answers (out, lse), as FlashAttention-3 does."""
     _refuse(qv, q_descale, k_descale, v_descale, attention_chunk)
     out, lse = _entry.dense(q, k, v, softmax_scale, causal, window_size, softcap, None)
-    return (out, lse) if return_attn_probs else out
+    return (out, lse.contiguous()) if return_attn_probs else out
 
 
 def flash_attn_varlen_func(
@@ -72,7 +72,7 @@ def flash_attn_varlen_func(
     _checks.refuse(seqused_q is not None, "seqused_q is not supported: cu_seqlens_q says which rows count")
     out, lse = _entry.varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k, softmax_scale,
                              causal, window_size, softcap, None, None, cu_seqlens_q_cpu, cu_seqlens_k_cpu)
-    return (out, lse) if return_attn_probs else out
+    return (out, lse.contiguous()) if return_attn_probs else out
 
 
 def flash_attn_with_kvcache(
@@ -120,4 +120,4 @@ def flash_attn_with_kvcache(
     out, lse = _entry.cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
                             cache_leftpad, page_table, softmax_scale, causal, window_size, softcap, rotary_interleaved,
                             None, rotary_seqlens, cache_seqlens_cpu, plan)
-    return (out, lse) if return_softmax_lse else out
+    return (out, lse.contiguous()) if return_softmax_lse else out
