@@ -1,6 +1,6 @@
 """Puts the package longspan_attn of the tree on the path, and stands a slow launch in for the library's.
 
-These tests need torch, without a GPU: pytest --confcutdir of this folder leaves the other package's set-up out. The
+These tests need torch, without a GPU, and skip without it: pytest --confcutdir of this folder leaves the other package's set-up out. The
 library, where a test needs it, is the one that LONGSPAN_ATTN_LIBRARY names.
 """
 
@@ -13,14 +13,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[4]
 sys.path.insert(0, str(ROOT / "clients" / "python" / "longspan_attn" / "src"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-torch = pytest.importorskip("torch", reason="torch is not installed: the drop-in for PyTorch is not tested")
-
-import slow_library  # noqa: E402
-
 
 @pytest.fixture
 def slow(monkeypatch):
     """Calls end in slow_library.launch, on CPU tensors; answers the list of calls made."""
+    import slow_library
     from longspan_attn import _attend, _checks, _plan
 
     calls = []

@@ -45,7 +45,7 @@ def contiguous(tensor):
 def host_tensor(values):
     if values is None or isinstance(values, torch.Tensor):
         return values
-    return torch.tensor([int(value) for value in values], dtype=torch.int32)
+    return torch.tensor([int(value) for value in values], dtype=torch.int32, device="cpu")
 
 
 def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,

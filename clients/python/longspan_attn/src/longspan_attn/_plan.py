@@ -89,7 +89,7 @@ class AttnPlan:
 
     def _fill(self):
         # From torch's cache of pinned memory, which knows when the copy is done with it.
-        host = torch.empty(self.memory.numel(), dtype=torch.uint8, pin_memory=True)
+        host = torch.empty(self.memory.numel(), dtype=torch.uint8, device="cpu", pin_memory=True)
         native, kept = self._lengths.native()
         self.info = lib.device(self._device.index).plan(self._call, native, host.data_ptr(), host.numel())
         del kept
