@@ -167,7 +167,8 @@ WRONG = [
     (cache(k=zeros(2, 0, 2, 64), v=zeros(2, 0, 2, 64)), "at least one token"),
     (cache(rotary_cos=COS, rotary_sin=COS), "need k and v"),
     (cache(k=zeros(2, 1, 2, 64), v=zeros(2, 1, 2, 64), rotary_cos=COS), "come together"),
-    (cache(k=zeros(2, 1, 2, 64), v=zeros(2, 1, 2, 64), rotary_cos=zeros(9, 12), rotary_sin=zeros(9, 12)), "rotary_dim 24"),
+    (cache(k=zeros(2, 1, 2, 64), v=zeros(2, 1, 2, 64), rotary_cos=zeros(9, 12), rotary_sin=zeros(9, 12)),
+     "rotary_dim 24"),
     (cache(k=zeros(2, 1, 2, 64), v=zeros(2, 1, 2, 64), rotary_cos=zeros(9, 8, dtype=torch.float32),
            rotary_sin=zeros(9, 8, dtype=torch.float32)), "rotary_cos is torch.float32"),
     (cache(q=zeros(3, 1, 4, 64), cache_seqlens=ints(1, 2, 3)), "2 rows for 3 sequences"),
@@ -199,24 +200,35 @@ def test_a_gradient_is_no_matter_without_a_graph():
         assert attn.flash_attn_func(grad(Q), K, K).shape == Q.shape
 
 
+def packed(*sums):
+    """q, k, v, cu_seqlens_q, cu_seqlens_k on the CPU."""
+    return [zeros(6, 2, 16, device="cpu")] * 3 + [torch.tensor(sums).int()] * 2
+
+
+def rows(number, **more):
+    """q and caches (and new tokens) of one sequence and four tokens on the CPU."""
+    return attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * number, **more)
+
+
 LENGTHS = [
-    (lambda: attn.flash_attn_varlen_func(*[zeros(6, 2, 16, device="cpu")] * 3, *[torch.tensor([0, 4, 2]).int()] * 2, 9, 9),
+    (lambda: attn.flash_attn_varlen_func(*packed(0, 4, 2), 9, 9),
      "descends"),
-    (lambda: attn.flash_attn_varlen_func(*[zeros(6, 2, 16, device="cpu")] * 3, *[torch.tensor([0, 4, 7]).int()] * 2, 9, 9),
+    (lambda: attn.flash_attn_varlen_func(*packed(0, 4, 7), 9, 9),
      "ends at 7"),
-    (lambda: attn.flash_attn_varlen_func(*[zeros(6, 2, 16, device="cpu")] * 3, *[torch.tensor([0, 4, 6]).int()] * 2, 3, 9),
+    (lambda: attn.flash_attn_varlen_func(*packed(0, 4, 6), 3, 9),
      "max_seqlen_q is 3"),
-    (lambda: attn.flash_attn_varlen_func(*[zeros(6, 2, 16, device="cpu")] * 3, *[torch.tensor([0, 4, 6]).int()] * 2, 4, 3),
+    (lambda: attn.flash_attn_varlen_func(*packed(0, 4, 6), 4, 3),
      "max_seqlen_k is 3"),
-    (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 3, cache_seqlens=5), "the cache holds 4"),
-    (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 5, cache_seqlens=1), "the cache holds 4"),
+    (lambda: rows(3, cache_seqlens=5), "the cache holds 4"),
+    (lambda: rows(5, cache_seqlens=1), "the cache holds 4"),
     (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 16, 2, 16, device="cpu")] * 3, cache_seqlens=17,
                                           block_table=torch.zeros(1, 1).int()), "block_table holds 16"),
-    (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 3, cache_seqlens=2,
+    (lambda: rows(3, cache_seqlens=2,
                                           cache_leftpad=torch.tensor([3]).int()), "cache_leftpad 3"),
-    (lambda: attn.flash_attn_with_kvcache(*[zeros(1, 4, 2, 16, device="cpu")] * 3, cache_seqlens_cpu=[1, 2],
+    (lambda: rows(3, cache_seqlens_cpu=[1, 2],
                                           cache_seqlens=torch.tensor([3]).int()), "has 2 entries, not 1"),
-    (lambda: attn.flash_attn_with_kvcache(zeros(1, 4, 2, 16, device="cpu"), *[zeros(1, 4, 2, 20, device="cpu")[..., 1:17]] * 2),
+    (lambda: attn.flash_attn_with_kvcache(zeros(1, 4, 2, 16, device="cpu"),
+                                          *[zeros(1, 4, 2, 20, device="cpu")[..., 1:17]] * 2),
      "k_cache: strides"),
 ]
 

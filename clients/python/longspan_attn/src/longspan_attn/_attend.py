@@ -120,7 +120,7 @@ def launch(call, lengths, q, *, keep=False, plan=None, new_len=0, append=None, a
 
 
 def launch_per_slopes(call, lengths, q, alibi_slopes, **options):
-    """ALiBi slopes of all heads: one launch; of each sequence its own: one launch a sequence (the append comes first)."""
+    """ALiBi slopes of all heads: one launch; of each sequence its own: one launch a sequence."""
     if alibi_slopes is None or alibi_slopes.dim() == 1:
         call.alibi_slopes = None if alibi_slopes is None else alibi_slopes.data_ptr()
         return launch(call, lengths, q, **options)

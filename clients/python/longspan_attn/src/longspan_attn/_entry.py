@@ -11,8 +11,8 @@ def dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes):
     _checks.need(k.dim() == 4 and k.shape[0] == q.shape[0], f"k is {tuple(k.shape)}: [{q.shape[0]}, tokens, heads, d]")
     _checks.slopes(alibi_slopes, q.shape[0], q)
     left, right = _checks.window(window_size)
-    return _ops.dense(q, k, v, contiguous(alibi_slopes), _checks.scale_of(softmax_scale, q.shape[-1]), bool(causal), left, right,
-                      float(softcap))
+    scale = _checks.scale_of(softmax_scale, q.shape[-1])
+    return _ops.dense(q, k, v, contiguous(alibi_slopes), scale, bool(causal), left, right, float(softcap))
 
 
 def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k, softmax_scale, causal,
@@ -93,8 +93,8 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cach
     left, right = _checks.window(window_size)
     arguments = (q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens,
                  rotary_seqlens if rotary_cos is not None else None, cache_batch_idx, cache_leftpad, block_table,
-                 contiguous(alibi_slopes), host_tensor(cache_seqlens_cpu), _checks.scale_of(softmax_scale, head_dim), bool(causal),
-                 left, right, float(softcap), bool(rotary_interleaved))
+                 contiguous(alibi_slopes), host_tensor(cache_seqlens_cpu), _checks.scale_of(softmax_scale, head_dim),
+                 bool(causal), left, right, float(softcap), bool(rotary_interleaved))
     if plan is None:
         return _ops.cache(*arguments)
     _checks.need(isinstance(plan, _plan.AttnPlan), f"plan is {type(plan).__name__}, not AttnPlan")

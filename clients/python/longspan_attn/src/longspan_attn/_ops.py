@@ -81,8 +81,8 @@ def sums(values, rows, name):
     """Cumulative lengths that begin at 0 or later, never descend, and end within the tensor."""
     _checks.need(all(a <= b for a, b in zip(values, values[1:])) and (not values or values[0] >= 0),
                  f"{name} descends or begins below 0")
-    _checks.need(rows is None or not values or values[-1] <= rows, f"{name} ends at {values and values[-1]}, behind the "
-                                                                  f"{rows} rows there are")
+    _checks.need(rows is None or not values or values[-1] <= rows,
+                 f"{name} ends at {values and values[-1]}, there are {rows} rows")
 
 
 @varlen.register_fake

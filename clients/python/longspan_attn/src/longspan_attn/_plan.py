@@ -61,7 +61,7 @@ class AttnPlan:
         return self.memory is not None
 
     def update(self, *, cache_seqlens_cpu):
-        """The same batch with other lengths: those before this step's tokens, as cache_seqlens. ints or a CPU tensor."""
+        """The same batch with other lengths, ints or a CPU tensor: before this step's tokens, as cache_seqlens."""
         if not self.is_made:
             raise RuntimeError("the plan was never made: pass it to a call outside a capture first")
         lengths = as_ints(cache_seqlens_cpu, "cache_seqlens_cpu")
@@ -122,8 +122,8 @@ def plan_for(call, lengths, index, *, keep, plan, new_len=0):
     if key in _KEPT:
         return _KEPT[key]
     if is_capturing():
-        raise RuntimeError("longspan_attn plans on the host, which a CUDA graph cannot repeat: pass plan= (AttnPlan), or "
-                           "call once with the same shapes before the capture (flash_attn_func)")
+        raise RuntimeError("longspan_attn plans on the host, which a CUDA graph cannot repeat: pass plan= (AttnPlan), "
+                           "or call once with the same shapes before the capture (flash_attn_func)")
     made = AttnPlan()
     made._make(call, lengths, new_len, index, False)
     if keep and len(_KEPT) < _MAX_KEPT:

@@ -9,7 +9,7 @@ from longspan_attn import _checks, _entry
 
 def _only_forward(dropout_p, return_attn_probs):
     _checks.refuse(dropout_p != 0.0, f"dropout_p={dropout_p}: dropout is not supported, only 0.0")
-    _checks.refuse(return_attn_probs, "return_attn_probs: the probabilities are never made; return_lse=True gives the lse")
+    _checks.refuse(return_attn_probs, "return_attn_probs: probabilities are never made; return_lse=True gives the lse")
 
 
 def flash_attn_func(
@@ -39,9 +39,9 @@ def flash_attn_func(
 
     Answers out [B, Lq, H, Dv]; with return_lse=True (out, lse), lse float32 [B, H, Lq], natural logarithm.
 
-    Raises NotImplementedError for dropout_p > 0, return_attn_probs and tensors that require a gradient; ArgumentError (a
-    ValueError and a RuntimeError) for shapes, types and devices that do not fit; LibraryError when the library cannot
-    be loaded or refuses.
+    Raises NotImplementedError for dropout_p > 0, return_attn_probs and tensors that require a gradient; ArgumentError
+    (a ValueError and a RuntimeError) for shapes, types and devices that do not fit; LibraryError when the library
+    cannot be loaded or refuses.
     """
     _only_forward(dropout_p, return_attn_probs)
     out, lse = _entry.dense(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes)
@@ -76,8 +76,8 @@ def flash_attn_varlen_func(
     are [blocks, block_size, Hk, D], block_size a multiple of 16 (above 256 it must be contiguous).
     cu_seqlens_q, cu_seqlens_k: int32 [B + 1] on q's device.
 
-    The plan is made on the host. cu_seqlens_q_cpu and cu_seqlens_k_cpu (ints or CPU tensors) are the same numbers there;
-    without them they are copied from the device, which waits for it.
+    The plan is made on the host. cu_seqlens_q_cpu and cu_seqlens_k_cpu (ints or CPU tensors) are the same numbers
+    there; without them they are copied from the device, which waits for it.
 
     Answers out [rows, H, Dv]; with return_lse=True (out, lse), lse float32 [H, rows]. Rows past the last sequence hold
     anything. Everything else as flash_attn_func.
