@@ -1,7 +1,7 @@
 """Puts the package longspan_attn of the tree on the path, and stands a slow launch in for the library's.
 
-These tests need torch, without a GPU, and skip without it: pytest --confcutdir of this folder leaves the other package's
-set-up out. The library, where a test needs it, is the one that LONGSPAN_ATTN_LIBRARY names.
+These tests need torch, without a GPU, and skip without it; pytest --confcutdir of this folder leaves out the other
+package's set-up. The library, where a test needs it, is the one that LONGSPAN_ATTN_LIBRARY names.
 """
 
 import pathlib
