@@ -1,4 +1,4 @@
-// Copies, launches and checks behind sm80_gpu_problem.h.
+// Plans, launches and checks behind sm80_gpu_problem.h.
 #include "tests/kernels/attention/sm80_gpu_problem.h"
 
 #include <algorithm>
@@ -16,19 +16,6 @@ DeviceBuffer BufferOf(int64_t bytes) {
   auto buffer = DeviceBuffer::Allocate(bytes);
   CHECK(buffer.has_value(), "no device memory for {} bytes", bytes);
   return std::move(*buffer);
-}
-
-template <typename T>
-DeviceBuffer BufferFor(const std::vector<T>& host) {
-  return BufferOf(static_cast<int64_t>(host.size() * sizeof(T)));
-}
-
-// The device address of what host points to inside an allocation.
-template <typename T, typename P>
-P* Moved(const DeviceBuffer& device, const std::vector<T>& host, P* pointer) {
-  const auto offset =
-      reinterpret_cast<const std::byte*>(pointer) - reinterpret_cast<const std::byte*>(host.data());
-  return reinterpret_cast<P*>(device.as<std::byte>() + offset);
 }
 
 DeviceBuffer FloatsPerHead(const AttentionParams& params, const float** values, GpuStream& stream) {
@@ -65,26 +52,12 @@ Sm80GpuProblem::Sm80GpuProblem(PagedAttention& problem, bool decode, int32_t num
                                uint8_t workspace_fill)
     : problem_(problem),
       decode_(decode),
-      params_(problem.params()),
-      stream_(GpuStream::Create().value()),
-      q_(BufferFor(problem.memory().q)),
-      o_(BufferFor(problem.memory().o)),
-      k_(BufferFor(problem.memory().k)),
-      v_(BufferFor(problem.memory().v)),
-      lse_(BufferFor(problem.memory().lse)),
-      table_(BufferFor(problem.memory().block_table)),
-      sinks_(FloatsPerHead(params_, &params_.sinks, stream_)),
-      slopes_(FloatsPerHead(params_, &params_.alibi_slopes, stream_)),
+      memory_(problem),
+      params_(memory_.device_params()),
+      sinks_(FloatsPerHead(params_, &params_.sinks, stream())),
+      slopes_(FloatsPerHead(params_, &params_.alibi_slopes, stream())),
       plan_(BufferOf(1)),
       workspace_(BufferOf(1)) {
-  const PagedAttention::Memory host = problem.memory();
-  params_.q = Moved(q_, host.q, params_.q);
-  params_.o = Moved(o_, host.o, params_.o);
-  params_.k = Moved(k_, host.k, params_.k);
-  params_.v = Moved(v_, host.v, params_.v);
-  params_.lse = Moved(lse_, host.lse, params_.lse);
-  params_.block_table = Moved(table_, host.block_table, params_.block_table);
-  params_.cu_seqlens_q = params_.seq_lens = nullptr;
   const int32_t num_seqs = params_.num_seqs;
   const int32_t* cu = problem.params().cu_seqlens_q;
   GpuDevice device = FindGpuDevice().value();
@@ -94,10 +67,10 @@ Sm80GpuProblem::Sm80GpuProblem(PagedAttention& problem, bool decode, int32_t num
     if (status_ != KernelStatus::kOk) return;
     host_plan_.resize(GpuDecodePlanBytes(decode_setup_.num_ctas, num_seqs));
     workspace_ = BufferOf(DecodeWorkspaceBytes(decode_setup_));
-    Check(workspace_.Fill(workspace_fill, stream_.handle()));
+    Check(workspace_.Fill(workspace_fill, stream().handle()));
     const std::vector<std::byte> zeros(DecodeZeroedBytes(decode_setup_));
-    Check(workspace_.CopyFrom(zeros, stream_.handle()));
-    Check(stream_.Synchronize());
+    Check(workspace_.CopyFrom(zeros, stream().handle()));
+    Check(stream().Synchronize());
   } else {
     status_ = PrepareSm80Prefill(params_, device, &prefill_setup_);
     if (status_ != KernelStatus::kOk) return;
@@ -112,18 +85,6 @@ Sm80GpuProblem::Sm80GpuProblem(PagedAttention& problem, bool decode, int32_t num
   decode_launch_ = {plan_.data(), max_q_len, workspace_.data(), workspace_.size_bytes(), false};
   prefill_launch_ = {plan_.as<PrefillBlock>(),
                      static_cast<int64_t>(host_plan_.size() / sizeof(PrefillBlock))};
-  Upload();
-}
-
-void Sm80GpuProblem::Upload() {
-  const PagedAttention::Memory host = problem_.memory();
-  Check(q_.CopyFrom(host.q, stream_.handle()));
-  Check(o_.CopyFrom(host.o, stream_.handle()));
-  Check(k_.CopyFrom(host.k, stream_.handle()));
-  Check(v_.CopyFrom(host.v, stream_.handle()));
-  Check(lse_.CopyFrom(std::as_bytes(std::span(host.lse)), stream_.handle()));
-  Check(table_.CopyFrom(std::as_bytes(std::span(host.block_table)), stream_.handle()));
-  Check(stream_.Synchronize());
 }
 
 void Sm80GpuProblem::Plan() {
@@ -133,37 +94,33 @@ void Sm80GpuProblem::Plan() {
     const int64_t bytes = PlanGpuDecode({CumulativeLengths(host), Lengths(host), host.num_kv_heads,
                                          group, host.window_left, decode_setup_.num_ctas},
                                         host_plan_);
-    Check(plan_.CopyFrom(std::span(host_plan_).first(bytes), stream_.handle()));
+    Check(plan_.CopyFrom(std::span(host_plan_).first(bytes), stream().handle()));
   } else {
     PlanPrefill({CumulativeLengths(host), Lengths(host), group, prefill_setup_.block_rows,
                  host.causal, host.window_left, host.window_right},
                 {reinterpret_cast<PrefillBlock*>(host_plan_.data()),
                  host_plan_.size() / sizeof(PrefillBlock)});
-    Check(plan_.CopyFrom(host_plan_, stream_.handle()));
+    Check(plan_.CopyFrom(host_plan_, stream().handle()));
   }
-  Check(stream_.Synchronize());
+  Check(stream().Synchronize());
 }
 
 KernelStatus Sm80GpuProblem::Enqueue() {
   if (!decode_) {
-    return LaunchSm80Prefill(prefill_setup_, params_, prefill_launch_, stream_.handle());
+    return LaunchSm80Prefill(prefill_setup_, params_, prefill_launch_, stream().handle());
   }
-  return LaunchDecode(decode_setup_, params_, {}, decode_launch_, stream_.handle());
+  return LaunchDecode(decode_setup_, params_, {}, decode_launch_, stream().handle());
 }
 
 std::string Sm80GpuProblem::Download() {
-  const PagedAttention::Memory host = problem_.memory();
-  const GpuResult result = stream_.Synchronize();
-  if (!result.ok()) return "device error: " + std::string(result.text());
-  Check(o_.CopyTo(host.o, stream_.handle()));
-  Check(lse_.CopyTo(std::as_writable_bytes(std::span(host.lse)), stream_.handle()));
-  std::vector<std::byte> arrivals(decode_ ? DecodeZeroedBytes(decode_setup_) : 0);
-  if (decode_) Check(workspace_.CopyTo(arrivals, stream_.handle()));
-  Check(stream_.Synchronize());
-  if (std::any_of(arrivals.begin(), arrivals.end(), [](std::byte b) { return b != std::byte{}; })) {
-    return "an arrival count was not reset";
-  }
-  return problem_.GuardsIntact() ? "" : "a guard word changed (stderr says which)";
+  if (!memory_.Download()) return "a device error or a changed guard word (stderr says which)";
+  if (!decode_) return "";
+  std::vector<std::byte> arrivals(DecodeZeroedBytes(decode_setup_));
+  Check(workspace_.CopyTo(arrivals, stream().handle()));
+  Check(stream().Synchronize());
+  const bool reset =
+      std::all_of(arrivals.begin(), arrivals.end(), [](std::byte b) { return b == std::byte{}; });
+  return reset ? "" : "an arrival count was not reset";
 }
 
 std::string Sm80GpuProblem::Run() {

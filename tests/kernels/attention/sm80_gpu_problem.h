@@ -1,5 +1,5 @@
-// One attention problem of tests/support on a device, through the sm_80 line's prefill or decode:
-// the same poison and guard words there, and the results brought back to where comparisons look.
+// One attention problem of tests/support through the sm_80 line's prefill or decode: planned,
+// launched, brought back.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,8 @@
 #include "kernels/attention/decode/decode.h"
 #include "kernels/attention/prefill/sm80_prefill.h"
 #include "kernels/runtime/buffer.h"
-#include "kernels/runtime/stream.h"
+#include "tests/kernels/attention/gpu_attention_memory.h"
 #include "tests/support/attention_oracle.h"
-#include "tests/support/paged_attention.h"
 
 namespace longspan {
 
@@ -27,7 +26,7 @@ class Sm80GpuProblem {
 
   KernelStatus status() const { return status_; }  // of the set-up
   AttentionParams& device_params() { return params_; }
-  GpuStream& stream() { return stream_; }
+  GpuStream& stream() { return memory_.stream(); }
   const DecodeSetup& decode_setup() const { return decode_setup_; }
   const Sm80PrefillSetup& prefill_setup() const { return prefill_setup_; }
   DecodeLaunch& decode_launch() { return decode_launch_; }
@@ -35,8 +34,7 @@ class Sm80GpuProblem {
 
   // Plans for the problem's lengths as they are now and copies the plan.
   void Plan();
-  // Copies q, k, v, the block table, o and lse as they are on the host now.
-  void Upload();
+  void Upload() { memory_.Upload(); }
   KernelStatus Enqueue();
   // Waits, copies o and lse to the host problem. Empty, or what is wrong: a device error, a changed
   // guard word, an arrival count that was not reset.
@@ -47,14 +45,14 @@ class Sm80GpuProblem {
  private:
   PagedAttention& problem_;
   bool decode_;
-  KernelStatus status_ = KernelStatus::kOk;
+  GpuAttentionMemory memory_;
   AttentionParams params_;  // device pointers
+  KernelStatus status_ = KernelStatus::kOk;
   DecodeSetup decode_setup_;
   DecodeLaunch decode_launch_;
   Sm80PrefillSetup prefill_setup_;
   Sm80PrefillLaunch prefill_launch_;
-  GpuStream stream_;
-  DeviceBuffer q_, o_, k_, v_, lse_, table_, sinks_, slopes_, plan_, workspace_;
+  DeviceBuffer sinks_, slopes_, plan_, workspace_;
   std::vector<std::byte> host_plan_;
 };
 
