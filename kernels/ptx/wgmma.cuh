@@ -49,14 +49,17 @@ __device__ __forceinline__ void WgmmaSettle(uint32_t (&a)[kCount][4]) {
 // Rows along k (K-major): leading_bytes is not used; the next 16 k are 32 bytes further.
 // Rows along n (MN-major, "transposed"): leading_bytes from 64 columns to the next 64; the next 16
 // k are 2048 bytes further. In both, 8 rows to the next 8 are 1024 bytes.
-__device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address, uint32_t leading_bytes) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
-  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{leading_bytes >> 4} << 16 | kEightRows |
-         kSwizzle128;
-}
-// What a descriptor grows by for an address that many bytes further.
-constexpr uint64_t DescriptorStep(uint32_t num_bytes) { return num_bytes / 16; }
+struct MatrixDescriptor {
+  __device__ __forceinline__ MatrixDescriptor(uint32_t address, uint32_t leading_bytes)
+      : low((address & 0x3ffff) >> 4 | leading_bytes >> 4 << 16) {}
+  // The matrix that many bytes further.
+  __device__ __forceinline__ uint64_t At(uint32_t num_bytes) const {
+    constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+    constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
+    return kSwizzle128 | kEightRows | (low + num_bytes / 16);
+  }
+  uint32_t low;
+};
 
 template <typename Element, int kColumns>
 struct Wgmma;

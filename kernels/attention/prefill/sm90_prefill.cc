@@ -125,6 +125,10 @@ Sm90PrefillArgs MakeArgs(const AttentionParams& p, const Sm90PrefillKvMaps& maps
   args.heads_in_turn = HeadsInTurn(p, launch.max_keys);
   args.block_size = p.block_size;
   args.box_tokens = maps.box_tokens;
+  if (p.block_table != nullptr) {
+    args.block_size_inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + p.block_size - 1) /
+                                                    static_cast<uint64_t>(p.block_size));
+  }
   args.window_left = std::min(p.window_left, kSm90PrefillMaxLength);
   args.causal = p.causal;
   args.scale_log2 = p.scale * std::numbers::log2e_v<float>;

@@ -1,8 +1,8 @@
 // Prefill attention for sm_90a, 16-bit elements, keys and values in blocks or in one piece.
 //
 // Computes softmax(scale * Q K^T + mask) V of the plan's pieces. Grid: at most one CTA per SM; each
-// takes tile after tile (one query head of one piece) from a counter, longest first. Warp 0 is the
-// producer: it takes the tiles and lets the copy engine bring queries, keys and values. Each
+// takes tile after tile (one query head of one piece) from a counter, longest first. Warps 0 and 1
+// are producers: they take the tiles and let the copy engine bring queries, keys and values. Each
 // consumer is a warpgroup with 64 query rows. It goes through the keys from the last tile to the
 // first and, while one product runs, does the exponentials of the one before: QK of tile n and PV
 // of tile n + 1 are issued together. Consumers issue in turns, so that one's exponentials fall into
@@ -82,26 +82,25 @@ __device__ __forceinline__ void Sm90PrefillConsume(const Sm90PrefillArgs& args,
     auto issue_scores = [&](auto num_keys, int stage) {
       constexpr int kCount = decltype(num_keys)::value;
       auto& sums = reinterpret_cast<float(&)[kCount / 8][4]>(s);
-      const uint64_t q_matrix = ptx::MatrixDescriptor(base + Traits::kQ + me * 64 * 128, 16);
-      const uint64_t k_matrix =
-          ptx::MatrixDescriptor(base + Traits::kK + stage * Traits::kKeyBytes, 16);
+      const ptx::MatrixDescriptor q_matrix(base + Traits::kQ + me * 64 * 128, 16);
+      const ptx::MatrixDescriptor k_matrix(base + Traits::kK + stage * Traits::kKeyBytes, 16);
 #pragma unroll
       for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
         const uint32_t column = step / 4, byte = step % 4 * 32;
         ptx::Wgmma<Element, kCount>::Multiply(
-            sums, q_matrix + ptx::DescriptorStep(column * Traits::kQueryColumnBytes + byte),
-            k_matrix + ptx::DescriptorStep(column * Traits::kKeyColumnBytes + byte), step != 0);
+            sums, q_matrix.At(column * Traits::kQueryColumnBytes + byte),
+            k_matrix.At(column * Traits::kKeyColumnBytes + byte), step != 0);
       }
       ptx::WgmmaCommit();
     };
     // One group: weights times the values of the first keys of a stage.
     auto issue_output = [&](auto num_keys, int stage) {
-      const uint64_t v_matrix = ptx::MatrixDescriptor(base + Traits::kV + stage * Traits::kKeyBytes,
-                                                      Traits::kKeyColumnBytes);
+      const ptx::MatrixDescriptor v_matrix(base + Traits::kV + stage * Traits::kKeyBytes,
+                                           Traits::kKeyColumnBytes);
 #pragma unroll
       for (int step = 0; step < decltype(num_keys)::value / 16; ++step) {
-        ptx::Wgmma<Element, Traits::kHeadDim>::AddTransposed(
-            o, p[step], v_matrix + ptx::DescriptorStep(step * 16 * 128));
+        ptx::Wgmma<Element, Traits::kHeadDim>::AddTransposed(o, p[step],
+                                                             v_matrix.At(step * 16 * 128));
       }
       ptx::WgmmaCommit();
     };
@@ -256,8 +255,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
                       const __grid_constant__ CUtensorMap v_map,
                       const __grid_constant__ CUtensorMap o_map) {
   extern __shared__ uint8_t raw[];
-  auto& storage = *reinterpret_cast<typename Traits::Storage*>(
-      (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
+  // By an offset, so that the compiler still knows it for shared memory.
+  auto& storage =
+      *reinterpret_cast<typename Traits::Storage*>(raw + (-ptx::SharedAddress(raw) & 1023));
   if (threadIdx.x == 0) {
     auto init = [](uint64_t* barrier, uint32_t arrivals) {
       ptx::MbarrierInit(ptx::SharedAddress(barrier), arrivals);
@@ -272,15 +272,18 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     }
     for (int i = 0; i < Traits::kTileSlots; ++i) {
       init(&storage.tile_full[i], 1);
-      init(&storage.tile_empty[i], Traits::kConsumerThreads / 32);
+      init(&storage.tile_empty[i], Traits::kConsumerThreads / 32 + 1);  // and the values' warp
     }
     ptx::FenceMbarrierInit();
   }
   __syncthreads();
   if (__shfl_sync(~0u, threadIdx.x / 128, 0) == 0) {
     ptx::GiveRegisters<Traits::kProducerRegisters>();
+    Sm90PrefillProducer<Traits> producer(args, &q_map, &k_map, &v_map, storage);
     if (threadIdx.x < 32) {
-      Sm90PrefillProducer<Traits>(args, &q_map, &k_map, &v_map, storage).Run();
+      producer.Run();
+    } else if (threadIdx.x < 64) {
+      producer.RunValues();
     }
     return;
   }

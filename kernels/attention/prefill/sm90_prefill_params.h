@@ -27,6 +27,7 @@ struct Sm90PrefillArgs {
   int32_t heads_in_turn;  // query heads that go through all pieces before the next ones begin
   int32_t block_size;     // tokens
   int32_t box_tokens;     // a box: the tokens that one copy brings
+  uint32_t block_size_inverse;  // 2^32 / block_size, rounded up; 0 without a block table
   int32_t window_left;    // -1: open
   bool causal;
   float scale_log2;  // score scale times log2(e), > 0

@@ -1,6 +1,7 @@
-// The producer of the sm_90a prefill kernel, one warp: takes tiles from the counter, tells the
-// consumers, and lets the copy engine bring their queries, keys and values, keys one tile ahead of
-// values. A lane issues at most one copy of a tile: its box.
+// The producers of the sm_90a prefill kernel, two warps: the first takes tiles from the counter,
+// tells everybody, and lets the copy engine bring queries and keys; the second brings values. A
+// lane issues at most one copy of a tile of keys: its box. Small blocks are many boxes, and the
+// lanes of a warp issue one after the other, so one warp alone would not keep up.
 #pragma once
 
 #include <cuda.h>
@@ -35,7 +36,8 @@ class Sm90PrefillProducer {
     const int columns = args.box_tokens == kKeys ? 1 : kColumns;
     const int num_boxes = kKeys / args.box_tokens * columns;
     box_column_ = lane_ % columns;
-    box_token_ = lane_ < num_boxes ? lane_ / columns * args.box_tokens : kNone;
+    has_box_ = lane_ < num_boxes;
+    box_token_ = lane_ / columns * args.box_tokens;
     box_offset_ = (box_column_ * kKeys + lane_ / columns * args.box_tokens) * 128;
     box_bytes_ = args.box_tokens * 128 * (columns == 1 ? kColumns : 1);
   }
@@ -61,7 +63,7 @@ class Sm90PrefillProducer {
       }
       if (head < 0) break;
       tile = TakeTile();
-      if (shared.piece.key_begin < shared.piece.key_end) Load(shared);
+      if (shared.piece.key_begin < shared.piece.key_end) LoadQueriesAndKeys(shared);
     }
     if (lane_ == 0 &&
         atomicAdd(&args_.turns->num_ctas_done, 1) == static_cast<int>(gridDim.x) - 1) {
@@ -69,14 +71,27 @@ class Sm90PrefillProducer {
     }
   }
 
+  // The second warp: the values of the tiles that the first one takes.
+  __device__ void RunValues() {
+    int slot = 0;
+    uint32_t parity = 0;
+    while (true) {
+      ptx::MbarrierWait(base_ + Traits::kTileFull + 8 * slot, parity);
+      const Tile& tile = storage_.tiles[slot];
+      if (tile.head < 0) break;
+      if (tile.piece.key_begin < tile.piece.key_end) {
+        LoadBoxes(tile, v_map_, Traits::kV, Traits::kVFull, Traits::kVEmpty);
+      }
+      __syncwarp();
+      if (lane_ == 0) ptx::MbarrierArrive(base_ + Traits::kTileEmpty + 8 * slot);
+      if (++slot == Traits::kTileSlots) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+  }
+
  private:
-  static constexpr int kNone = 1 << 30;
-
-  struct Box {
-    bool is_seen;
-    int token, block;
-  };
-
   __device__ int TakeTile() {
     int tile = 0;
     if (lane_ == 0) tile = atomicAdd(&args_.turns->next_tile, 1);
@@ -88,50 +103,42 @@ class Sm90PrefillProducer {
     return tile / tiles_in_turn * args_.heads_in_turn + tile % args_.heads_in_turn;
   }
 
-  // Where this lane's box of tile n lies. Boxes without a key that some row sees are not read, nor
-  // are their entries of the block table.
-  __device__ __forceinline__ Box FindBox(const Sm90PrefillPiece& piece, int n) const {
-    const int token = n * kKeys + box_token_;
-    Box box = {
-        box_token_ != kNone && token < piece.key_end && token + args_.box_tokens > piece.key_begin,
-        piece.key_origin + token, 0};
-    if (box.is_seen && args_.block_table != nullptr) {
-      const int index = token / args_.block_size;
-      box.token = token - index * args_.block_size;
-      box.block = args_.block_table[piece.table_row * args_.block_table_stride + index];
+  // All boxes of the tile's keys or values, the last ones first, into the stages at `to` in turn;
+  // `full` and `empty` are the first stage's barriers. Boxes without a key that some row sees are
+  // not read, nor are their entries of the block table.
+  __device__ __forceinline__ void LoadBoxes(const Tile& tile, const CUtensorMap* map, uint32_t to,
+                                            uint32_t full, uint32_t empty) {
+    const int kv_head = tile.head / args_.group;
+    int stage = 0;
+    for (int n = (tile.piece.key_end - 1) / kKeys; n >= tile.piece.key_begin / kKeys; --n) {
+      const int token = n * kKeys + box_token_;
+      const bool is_seen =
+          has_box_ && token < tile.piece.key_end && token + args_.box_tokens > tile.piece.key_begin;
+      // A division by multiplication, at most 1 too much; a real one keeps the warp from keeping
+      // up.
+      int block = static_cast<int>(__umulhi(token, args_.block_size_inverse));
+      if (block * args_.block_size > token) --block;
+      int id = 0;
+      if (is_seen && args_.block_table != nullptr) {
+        id = args_.block_table[tile.piece.table_row * args_.block_table_stride + block];
+      }
+      ptx::MbarrierWait(base_ + empty + 8 * stage, parities_ >> stage & 1);
+      parities_ ^= 1u << stage;
+      const uint32_t num_seen = __popc(__ballot_sync(~0u, is_seen));
+      const uint32_t barrier = base_ + full + 8 * stage;
+      if (lane_ == 0) ptx::MbarrierArriveExpect(barrier, num_seen * box_bytes_);
+      __syncwarp();
+      if (is_seen) {
+        ptx::TmaLoad5d(base_ + to + stage * Traits::kKeyBytes + box_offset_, map, barrier, 0,
+                       tile.piece.key_origin + token - block * args_.block_size, box_column_,
+                       kv_head, id);
+      }
+      stage ^= 1;
     }
-    return box;
-  }
-
-  // The box into a stage of `to`, counted on `full`; both as offsets of the stages' first.
-  __device__ __forceinline__ void LoadBoxes(const Box& box, const CUtensorMap* map, uint32_t to,
-                                            uint32_t full, uint32_t empty, int stage,
-                                            uint32_t& parities, int kv_head) {
-    ptx::MbarrierWait(base_ + empty + 8 * stage, parities >> stage & 1);
-    parities ^= 1u << stage;
-    const uint32_t num_seen = __popc(__ballot_sync(~0u, box.is_seen));
-    const uint32_t barrier = base_ + full + 8 * stage;
-    if (lane_ == 0) ptx::MbarrierArriveExpect(barrier, num_seen * box_bytes_);
-    __syncwarp();
-    if (box.is_seen) {
-      ptx::TmaLoad5d(base_ + to + stage * Traits::kKeyBytes + box_offset_, map, barrier, 0,
-                     box.token, box_column_, kv_head, box.block);
-    }
-  }
-  __device__ __forceinline__ void LoadKeys(const Box& box, int stage, int kv_head) {
-    LoadBoxes(box, k_map_, Traits::kK, Traits::kKFull, Traits::kKEmpty, stage, k_parities_,
-              kv_head);
-  }
-  __device__ __forceinline__ void LoadValues(const Box& box, int stage, int kv_head) {
-    LoadBoxes(box, v_map_, Traits::kV, Traits::kVFull, Traits::kVEmpty, stage, v_parities_,
-              kv_head);
   }
 
   // The tile's fields stay in shared memory: registers are short.
-  __device__ void Load(const Tile& tile) {
-    const int kv_head = tile.head / args_.group;
-    int n = (tile.piece.key_end - 1) / kKeys;
-    Box box = FindBox(tile.piece, n);
+  __device__ void LoadQueriesAndKeys(const Tile& tile) {
     ptx::MbarrierWait(base_ + Traits::kQEmpty, q_parity_);
     q_parity_ ^= 1;
     if (lane_ == 0) {
@@ -140,16 +147,7 @@ class Sm90PrefillProducer {
       ptx::TmaLoad5d(base_ + Traits::kQ, q_map_, full, 0, tile.piece.q_begin, 0, tile.head, 0);
     }
     __syncwarp();
-    LoadKeys(box, 0, kv_head);
-    int stage = 0;
-    for (--n; n >= tile.piece.key_begin / kKeys; --n) {
-      const Box next = FindBox(tile.piece, n);
-      LoadKeys(next, stage ^ 1, kv_head);
-      LoadValues(box, stage, kv_head);
-      box = next;
-      stage ^= 1;
-    }
-    LoadValues(box, stage, kv_head);
+    LoadBoxes(tile, k_map_, Traits::kK, Traits::kKFull, Traits::kKEmpty);
   }
 
   const Sm90PrefillArgs& args_;
@@ -159,9 +157,10 @@ class Sm90PrefillProducer {
   Storage& storage_;
   const uint32_t base_;  // of storage, for instructions on shared memory
   const int lane_ = threadIdx.x % 32;
-  int box_token_, box_column_;  // of the tile; kNone: this lane has no box
+  bool has_box_;
+  int box_token_, box_column_;  // of the tile
   uint32_t box_offset_, box_bytes_;
-  uint32_t q_parity_ = 1, k_parities_ = 3, v_parities_ = 3;  // a bit per stage: all empty
+  uint32_t q_parity_ = 1, parities_ = 3;  // a bit per stage: all empty
 };
 
 }  // namespace longspan

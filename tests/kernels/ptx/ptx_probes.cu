@@ -128,10 +128,9 @@ __global__ void WgmmaKernel(const uint16_t* a, const uint16_t* b, int32_t step, 
   float d[kColumns / 8][4];
   CopyProduct<kColumns>(d, c, true);  // not to be seen in the result
   ptx::WgmmaFence();
-  const uint64_t k = ptx::DescriptorStep(32 * step);
   ptx::Wgmma<Element, kColumns>::Multiply(
-      d, ptx::MatrixDescriptor(ptx::SharedAddress(tile_a), 16) + k,
-      ptx::MatrixDescriptor(ptx::SharedAddress(tile_b), 16) + k, false);
+      d, ptx::MatrixDescriptor(ptx::SharedAddress(tile_a), 16).At(32 * step),
+      ptx::MatrixDescriptor(ptx::SharedAddress(tile_b), 16).At(32 * step), false);
   ptx::WgmmaCommit();
   ptx::WgmmaWait<0>();
   ptx::WgmmaSettle(d);
@@ -160,8 +159,7 @@ __global__ void WgmmaTransposedKernel(const uint16_t* a, const uint16_t* b, int3
   ptx::WgmmaFence();
   ptx::Wgmma<Element, kColumns>::AddTransposed(
       d, fragment[0],
-      ptx::MatrixDescriptor(ptx::SharedAddress(tile_b), kColumnBytes) +
-          ptx::DescriptorStep(step * 16 * 128));
+      ptx::MatrixDescriptor(ptx::SharedAddress(tile_b), kColumnBytes).At(step * 16 * 128));
   ptx::WgmmaCommit();
   ptx::WgmmaWait<0>();
   ptx::WgmmaSettle(d);
