@@ -31,6 +31,12 @@ __device__ __forceinline__ void MbarrierArriveExpect(uint32_t barrier, uint32_t 
                : "memory");
 }
 
+// One arrival when all copies that this thread has begun with CopyAsync* so far are there; the
+// barrier was made for it.
+__device__ __forceinline__ void MbarrierArriveAfterCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of this parity is over. On a fresh barrier parity 1 passes at once.
 __device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
