@@ -18,9 +18,12 @@ double ElementAt(const void* base, DType dtype, int64_t index) {
       return Float16ToFloat(static_cast<const uint16_t*>(base)[index]);
     case DType::kBFloat16:
       return BFloat16ToFloat(static_cast<const uint16_t*>(base)[index]);
-    default:
-      return std::numeric_limits<double>::quiet_NaN();
+    case DType::kFloat8E4M3:
+      return Float8E4M3ToFloat(static_cast<const uint8_t*>(base)[index]);
+    case DType::kInt8:
+      return static_cast<const int8_t*>(base)[index];
   }
+  return std::numeric_limits<double>::quiet_NaN();
 }
 
 // One query row of one head.
@@ -38,22 +41,35 @@ bool Sees(const AttentionParams& p, int64_t position, int64_t key) {
   return true;
 }
 
-int64_t KvIndex(const AttentionParams& p, const Row& row, int64_t key, bool values) {
+// A key or a value of a row: where its elements begin, and what they are multiplied by.
+struct KvRow {
+  int64_t index;
+  double scale;
+};
+
+KvRow KvOf(const AttentionParams& p, const Row& row, int64_t key, bool values) {
   const int64_t block = p.block_table[row.seq * p.block_table_stride + key / p.block_size];
   const int64_t offset = key % p.block_size;
   const int64_t head = row.q_head / (p.num_q_heads / p.num_kv_heads);
-  if (values) return block * p.v_block_stride + offset * p.v_token_stride + head * p.v_head_stride;
-  return block * p.k_block_stride + offset * p.k_token_stride + head * p.k_head_stride;
+  const bool scaled = DTypeBytes(p.kv_dtype) == 1;
+  if (values) {
+    return {
+        block * p.v_block_stride + offset * p.v_token_stride + head * p.v_head_stride,
+        scaled ? p.scales.v[block * p.scales.v_block_stride + head * p.scales.v_head_stride] : 1.0};
+  }
+  return {
+      block * p.k_block_stride + offset * p.k_token_stride + head * p.k_head_stride,
+      scaled ? p.scales.k[block * p.scales.k_block_stride + head * p.scales.k_head_stride] : 1.0};
 }
 
 double Score(const AttentionParams& p, const Row& row, int64_t key) {
   const int64_t q = row.token * p.q_token_stride + int64_t{row.q_head} * p.q_head_stride;
-  const int64_t k = KvIndex(p, row, key, false);
+  const KvRow k = KvOf(p, row, key, false);
   double dot = 0.0;
   for (int64_t d = 0; d < p.head_dim; ++d) {
-    dot += ElementAt(p.q, p.q_dtype, q + d) * ElementAt(p.k, p.kv_dtype, k + d);
+    dot += ElementAt(p.q, p.q_dtype, q + d) * ElementAt(p.k, p.kv_dtype, k.index + d);
   }
-  double score = double{p.scale} * dot;
+  double score = double{p.scale} * k.scale * dot;
   if (p.softcap > 0.0f) score = p.softcap * std::tanh(score / p.softcap);
   if (p.alibi_slopes != nullptr) {
     score -=
@@ -80,9 +96,9 @@ void AttendRow(const AttentionParams& p, const Row& row, double* o, double* lse)
   *lse = top + std::log(sum);
   if (p.sinks != nullptr) sum += std::exp(double{p.sinks[row.q_head]} - top);
   for (size_t i = 0; i < keys.size(); ++i) {
-    const int64_t v = KvIndex(p, row, keys[i], true);
+    const KvRow v = KvOf(p, row, keys[i], true);
     for (int64_t d = 0; d < p.head_dim; ++d) {
-      o[d] += scores[i] / sum * ElementAt(p.v, p.kv_dtype, v + d);
+      o[d] += scores[i] / sum * v.scale * ElementAt(p.v, p.kv_dtype, v.index + d);
     }
   }
 }

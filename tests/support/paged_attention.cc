@@ -39,8 +39,20 @@ void Put(std::vector<std::byte>& to, DType dtype, int64_t index, float x) {
     std::memcpy(to.data() + index * 4, &x, 4);
     return;
   }
+  if (DTypeBytes(dtype) == 1) {
+    to[index] =
+        static_cast<std::byte>(dtype == DType::kInt8 ? FloatToInt8(x) : FloatToFloat8E4M3(x));
+    return;
+  }
   const uint16_t bits = dtype == DType::kFloat16 ? FloatToFloat16(x) : FloatToBFloat16(x);
   std::memcpy(to.data() + index * 2, &bits, 2);
+}
+
+// Poison of a pool. int8 has no NaN: its largest codes.
+std::byte FillByte(DType dtype, KvFill fill) {
+  if (fill == KvFill::kZeros) return std::byte{0};
+  if (dtype == DType::kInt8) return fill == KvFill::kNan ? std::byte{0x80} : std::byte{0x7f};
+  return fill == KvFill::kNan ? std::byte{0x7f} : std::byte{0xff};
 }
 
 float Get(const std::vector<std::byte>& from, DType dtype, int64_t index) {
@@ -134,10 +146,17 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
   const float fill = spec.fill == KvFill::kZeros ? 0.0f
                      : spec.fill == KvFill::kNan ? std::numeric_limits<float>::quiet_NaN()
                                                  : std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < num_blocks * p.k_block_stride; ++i) Put(k_, spec.kv_dtype, i, fill);
+  for (int64_t i = 0; i < num_blocks * p.k_block_stride; ++i) {
+    if (bytes == 1) {
+      k_[i] = FillByte(spec.kv_dtype, spec.fill);
+    } else {
+      Put(k_, spec.kv_dtype, i, fill);
+    }
+  }
   v_ = k_;
   p.k = k_.data();
   p.v = v_.data();
+  FillScales(spec, num_blocks);
 
   std::vector<int32_t> ids(num_blocks);
   std::iota(ids.begin(), ids.end(), 0);
@@ -154,26 +173,71 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
     for (int32_t position = 0; position < spec.kv_lens[seq]; ++position) {
       if (position % spec.block_size == 0) {
         block_table(seq)[position / spec.block_size] = ids[next++];
+        SetBlockScales(spec, ids[next - 1], content, position / spec.block_size);
       }
       const int64_t block = block_table(seq)[position / spec.block_size];
       for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
         const int64_t index = block * p.k_block_stride +
                               (position % spec.block_size) * p.k_token_stride +
                               head * p.k_head_stride;
+        const float k_scale = ScaleOf(false, block, head);
+        const float v_scale = ScaleOf(true, block, head);
         for (int32_t d = 0; d < spec.head_dim; ++d) {
-          Put(k_, spec.kv_dtype, index + d, Noise(2, content, position, head, d));
-          Put(v_, spec.kv_dtype, index + d, Noise(3, content, position, head, d));
+          Put(k_, spec.kv_dtype, index + d, Noise(2, content, position, head, d) / k_scale);
+          Put(v_, spec.kv_dtype, index + d, Noise(3, content, position, head, d) / v_scale);
         }
       }
     }
   }
 }
 
+void PagedAttention::FillScales(const AttentionCase& spec, int64_t num_blocks) {
+  if (DTypeBytes(spec.kv_dtype) != 1) return;
+  KvScales& scales = params_.scales;
+  const bool per_head = spec.scales_per != ScalesPer::kTensor;
+  const bool per_block = spec.scales_per == ScalesPer::kBlockAndHead;
+  scales.k_head_stride = per_head ? 1 : 0;
+  scales.v_head_stride = per_head ? 2 : 0;
+  scales.k_block_stride = per_block ? spec.num_kv_heads + 1 : 0;
+  scales.v_block_stride = per_block ? 2 * spec.num_kv_heads + 3 : 0;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  k_scales_.assign(num_blocks * scales.k_block_stride + spec.num_kv_heads + 1, nan);
+  v_scales_.assign(num_blocks * scales.v_block_stride + 2 * spec.num_kv_heads + 1, nan);
+  scales.k = k_scales_.data();
+  scales.v = v_scales_.data();
+}
+
+// Odd numbers, all different, about 1/100 of what they scale: most codes of 8 bits occur.
+void PagedAttention::SetBlockScales(const AttentionCase& spec, int64_t block, uint32_t content,
+                                    int32_t index) {
+  if (DTypeBytes(spec.kv_dtype) != 1) return;
+  const KvScales& scales = params_.scales;
+  const bool per_block = scales.k_block_stride != 0;
+  const auto turn = static_cast<float>(per_block ? (content * 5 + index * 3) % 11 : 0);
+  for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
+    const auto of_head = static_cast<float>(scales.k_head_stride != 0 ? head % 13 : 0);
+    k_scales_[block * scales.k_block_stride + head * scales.k_head_stride] =
+        spec.key_scale * (0.0271f + 0.0017f * of_head + 0.0009f * turn);
+    v_scales_[block * scales.v_block_stride + head * scales.v_head_stride] =
+        spec.value_scale * (0.0313f + 0.0023f * of_head + 0.0007f * turn);
+  }
+}
+
+float PagedAttention::ScaleOf(bool values, int64_t block, int32_t head) const {
+  const KvScales& s = params_.scales;
+  if (s.k == nullptr) return 1.0f;
+  return values ? s.v[block * s.v_block_stride + head * s.v_head_stride]
+                : s.k[block * s.k_block_stride + head * s.k_head_stride];
+}
+
 void PagedAttention::SetKv(int seq, int64_t position, int32_t kv_head, bool values, float x) {
   const AttentionParams& p = params_;
   const int64_t index = block_table(seq)[position / p.block_size] * p.k_block_stride +
                         (position % p.block_size) * p.k_token_stride + kv_head * p.k_head_stride;
-  for (int32_t d = 0; d < p.head_dim; ++d) Put(values ? v_ : k_, p.kv_dtype, index + d, x);
+  const float scale = ScaleOf(values, block_table(seq)[position / p.block_size], kv_head);
+  for (int32_t d = 0; d < p.head_dim; ++d) {
+    Put(values ? v_ : k_, p.kv_dtype, index + d, x / scale);
+  }
 }
 
 float PagedAttention::output(int64_t token, int32_t q_head, int32_t d) const {

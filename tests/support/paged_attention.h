@@ -14,6 +14,7 @@
 namespace longspan {
 
 enum class KvFill : uint8_t { kZeros, kNan, kInf };  // of tokens that belong to nobody
+enum class ScalesPer : uint8_t { kTensor, kHead, kBlockAndHead };  // of 8-bit keys and values
 
 struct AttentionCase {
   std::vector<int32_t> q_lens = {1};
@@ -25,6 +26,8 @@ struct AttentionCase {
   int32_t block_size = 16;
   DType q_dtype = DType::kFloat32;
   DType kv_dtype = DType::kFloat16;
+  ScalesPer scales_per = ScalesPer::kBlockAndHead;
+  float key_scale = 1.0f, value_scale = 1.0f;  // factors of the scales, not of keys and values
   float scale = 0.125f;
   float softcap = 0.0f;
   bool causal = true;
@@ -60,8 +63,9 @@ class PagedAttention {
     std::vector<std::byte>&q, &o, &k, &v;
     std::vector<float>& lse;
     std::vector<int32_t>& block_table;
+    std::vector<float>&k_scales, &v_scales;  // NaN where no block of a sequence has one
   };
-  Memory memory() { return {q_, o_, k_, v_, lse_, table_}; }
+  Memory memory() { return {q_, o_, k_, v_, lse_, table_, k_scales_, v_scales_}; }
   int64_t num_blocks() const {
     return static_cast<int64_t>(k_.size()) /
            (params_.k_block_stride * DTypeBytes(params_.kv_dtype));
@@ -83,6 +87,9 @@ class PagedAttention {
  private:
   void FillQueries(const AttentionCase& spec);
   void FillPool(const AttentionCase& spec);
+  void FillScales(const AttentionCase& spec, int64_t num_blocks);
+  void SetBlockScales(const AttentionCase& spec, int64_t block, uint32_t content, int32_t index);
+  float ScaleOf(bool values, int64_t block, int32_t head) const;
 
   AttentionParams params_;
   std::vector<int32_t> cu_seqlens_;
@@ -92,6 +99,7 @@ class PagedAttention {
   std::vector<float> slopes_;
   std::vector<std::byte> q_, o_, k_, v_;
   std::vector<float> lse_;
+  std::vector<float> k_scales_, v_scales_;
 };
 
 // Every instruction set this machine has.

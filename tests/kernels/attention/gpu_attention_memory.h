@@ -32,7 +32,7 @@ class GpuAttentionMemory {
   PagedAttention& problem_;
   AttentionParams params_;
   GpuStream stream_;
-  DeviceBuffer q_, o_, k_, v_, lse_, table_;
+  DeviceBuffer q_, o_, k_, v_, lse_, table_, k_scales_, v_scales_;
 };
 
 }  // namespace longspan
