@@ -74,6 +74,18 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
+// log2(x) and 1 / x of a positive normal x, to about 2^-22.
+__device__ __forceinline__ float Log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // The 16-bit types as kernels take them: how two values are packed, unpacked and multiplied.
 struct BFloat16 {
   static __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,

@@ -11,6 +11,16 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Two floats, 8-byte aligned; in order with the waits and arrivals around it.
+__device__ __forceinline__ float2 LoadShared2(uint32_t address) {
+  float2 two;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(two.x), "=f"(two.y)
+               : "r"(address)
+               : "memory");
+  return two;
+}
+
 __device__ __forceinline__ void MbarrierInit(uint32_t barrier, uint32_t num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals)
                : "memory");

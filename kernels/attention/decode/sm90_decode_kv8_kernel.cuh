@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -41,11 +42,10 @@ class Kv8DecodeConsumer {
         lane_(threadIdx.x % 32),
         g_(lane_ / 4),
         t_(lane_ % 4),
-        full_(ptx::SharedAddress(shared.full)),
-        empty_(ptx::SharedAddress(shared.empty)) {
+        base_(ptx::SharedAddress(&shared)) {
     const uint32_t row = Traits::kWarpTokens * Quarter() + lane_ % 16;
     lane_address_ =
-        ptx::SharedAddress(shared.ring) + Sm90DecodeSwizzle(Traits::kRowBytes, row, lane_ / 16);
+        base_ + offsetof(Storage, ring) + Sm90DecodeSwizzle(Traits::kRowBytes, row, lane_ / 16);
   }
 
   __device__ __forceinline__ void Attend(const DecodePart& part) {
@@ -73,6 +73,8 @@ class Kv8DecodeConsumer {
   }
 
  private:
+  // Where registers do not suffice, queries wait where the part's result is stored at its end.
+  static constexpr bool kQueriesInShared = kRowTiles * kHeadDim > 384;
   static constexpr float kWeightBits = 15.0f;  // the largest weight is 2^15
 
   // Which 16 tokens of a tile are the warp's.
@@ -80,11 +82,12 @@ class Kv8DecodeConsumer {
 
   // A tile's keys lie in stage 2 * at_.stage, its values in the one behind.
   __device__ __forceinline__ void WaitFull(int values) {
-    ptx::MbarrierWait(full_ + 16 * at_.stage + 8 * values, at_.parity);
+    ptx::MbarrierWait(base_ + offsetof(Storage, full) + 16 * at_.stage + 8 * values, at_.parity);
   }
   __device__ __forceinline__ void ReleaseStage(int values) {
     __syncwarp();
-    if (lane_ == 0) ptx::MbarrierArrive(empty_ + 16 * at_.stage + 8 * values);
+    if (lane_ == 0)
+      ptx::MbarrierArrive(base_ + offsetof(Storage, empty) + 16 * at_.stage + 8 * values);
   }
   // What the lane gives ldmatrix for chunks 2 pair and 2 pair + 1: lanes 0..15 rows of the first,
   // 16..31 of the second. Pairs of a column differ in address bits that rows do not carry into.
@@ -101,6 +104,7 @@ class Kv8DecodeConsumer {
     for (int r = 0; r < kRowTiles; ++r) {
       const int row = 8 * r + g_;
       const bool real = row < num_rows;
+      uint32_t fragments[kChunks][2];
       const int64_t at = real ? DecodeToken(args_, part, row) * args_.q_token_stride +
                                     DecodeQueryHead(args_, part, row) * args_.q_head_stride
                               : 0;
@@ -109,16 +113,37 @@ class Kv8DecodeConsumer {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int d = 16 * chunk + Kv8KeyDimension(8 * half) + t_ * Kv8KeyDimension(2);
-          q_[r][chunk][half] = real && 16 * chunk < args_.head_dim
-                                   ? *reinterpret_cast<const uint32_t*>(q + at + d)
-                                   : 0u;
+          fragments[chunk][half] = real && 16 * chunk < args_.head_dim
+                                       ? *reinterpret_cast<const uint32_t*>(q + at + d)
+                                       : 0u;
         }
       }
-      const float row_factor = args_.is_bfloat16 ? ToFloat16(q_[r]) : 1.0f;
+      const float row_factor = args_.is_bfloat16 ? ToFloat16(fragments) : 1.0f;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        if constexpr (kQueriesInShared) {
+          SharedQueries()[32 * (kChunks * r + chunk)] =
+              make_uint2(fragments[chunk][0], fragments[chunk][1]);
+        } else {
+          q_[r][chunk] = make_uint2(fragments[chunk][0], fragments[chunk][1]);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {  // from the lane that has row 2t + i as g
         factor_[r][i] = args_.scale_log2 * __shfl_sync(~0u, row_factor, 4 * (2 * t_ + i));
       }
+    }
+  }
+
+  __device__ __forceinline__ uint2* SharedQueries() const {
+    static_assert(sizeof(shared_.merge_o[0]) >= 32 * kRowTiles * kChunks * sizeof(uint2));
+    return reinterpret_cast<uint2*>(shared_.merge_o[warp_]) + lane_;
+  }
+  __device__ __forceinline__ uint2 Query(int r, int chunk) const {
+    if constexpr (kQueriesInShared) {
+      return SharedQueries()[32 * (kChunks * r + chunk)];
+    } else {
+      return q_[r][chunk];
     }
   }
 
@@ -178,14 +203,16 @@ class Kv8DecodeConsumer {
         Narrow::Neighbours(keys[2 * c + 1], a[1], a[3]);
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
-          const uint32_t(&q)[2] = q_[r][2 * pair + c];
-          ptx::MmaFloat16(s[c % kChains][r], a, q[0], q[1]);
+          const uint2 q = Query(r, 2 * pair + c);
+          ptx::MmaFloat16(s[c % kChains][r], a, q.x, q.y);
         }
       }
     }
-    const float2 scales = shared_.scales[at_.stage][Quarter()];  // 0 where nobody owns a token
+    const float2 scales =  // of keys and of values; 0 where nobody owns a token
+        ptx::LoadShared2(base_ + offsetof(Storage, scales) +
+                         (at_.stage * Traits::kScaleGroups + Quarter()) * sizeof(float2));
     ReleaseStage(0);
-    const float log_scale = __log2f(scales.y);
+    const float log_scale = ptx::Log2(scales.y);
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -194,7 +221,7 @@ class Kv8DecodeConsumer {
         x[r][c] = fmaf(sum, factor_[r][c % 2] * scales.x, log_scale);
       }
     }
-    return scales.y > 0.0f ? __fdividef(1.0f, scales.y) : 0.0f;
+    return scales.y > 0.0f ? ptx::Reciprocal(scales.y) : 0.0f;
   }
 
   // By selection: whatever was computed for a token that nobody owns is gone. Tiles at an edge
@@ -316,6 +343,7 @@ class Kv8DecodeConsumer {
   }
 
   __device__ __forceinline__ void StoreForMerge() {
+    if (kQueriesInShared) __syncwarp();  // other lanes' queries are overwritten
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -342,10 +370,10 @@ class Kv8DecodeConsumer {
   const DecodeArgs& args_;
   Storage& shared_;
   const int warp_, lane_, g_, t_;
-  const uint32_t full_, empty_;
+  const uint32_t base_;  // of the shared memory
   uint32_t lane_address_;
   RingPosition<Traits::kStages / 2> at_{0, 0};  // in tiles
-  uint32_t q_[kRowTiles][kChunks][2];
+  uint2 q_[kQueriesInShared ? 1 : kRowTiles][kQueriesInShared ? 1 : kChunks];
   float o_[kRowTiles][kChunks][4];
   float factor_[kRowTiles][2];  // of a score, without the keys' scale
   float maximum_[kRowTiles][2], sum_[kRowTiles][2];
