@@ -40,19 +40,12 @@ void Put(std::vector<std::byte>& to, DType dtype, int64_t index, float x) {
     return;
   }
   if (DTypeBytes(dtype) == 1) {
-    to[index] =
-        static_cast<std::byte>(dtype == DType::kInt8 ? FloatToInt8(x) : FloatToFloat8E4M3(x));
+    to[index] = dtype == DType::kInt8 ? static_cast<std::byte>(FloatToInt8(x))
+                                      : static_cast<std::byte>(FloatToFloat8E4M3(x));
     return;
   }
   const uint16_t bits = dtype == DType::kFloat16 ? FloatToFloat16(x) : FloatToBFloat16(x);
   std::memcpy(to.data() + index * 2, &bits, 2);
-}
-
-// Poison of a pool. int8 has no NaN: its largest codes.
-std::byte FillByte(DType dtype, KvFill fill) {
-  if (fill == KvFill::kZeros) return std::byte{0};
-  if (dtype == DType::kInt8) return fill == KvFill::kNan ? std::byte{0x80} : std::byte{0x7f};
-  return fill == KvFill::kNan ? std::byte{0x7f} : std::byte{0xff};
 }
 
 float Get(const std::vector<std::byte>& from, DType dtype, int64_t index) {
@@ -96,6 +89,58 @@ PagedAttention::PagedAttention(const AttentionCase& spec) {
   if (spec.alibi) p.alibi_slopes = slopes_.data();
   FillQueries(spec);
   FillPool(spec);
+  if (spec.tree != TreeMask::kNone) FillTree(spec);
+}
+
+// Odd multiples, different for keys and values, and for neighbours.
+void PagedAttention::FillScales(int64_t block) {
+  const KvScales& s = params_.scales;
+  const int64_t of_block = s.k_block_stride == 0 ? 0 : block;
+  for (int32_t head = 0; head < params_.num_kv_heads; ++head) {
+    const int64_t k = 5 * of_block + (s.k_head_stride == 0 ? 0 : 3 * head);
+    const int64_t v = 3 * of_block + (s.v_head_stride == 0 ? 0 : 5 * head);
+    scale(false, block, head) = 0.0073f * static_cast<float>(1 + 2 * (k % 7));
+    scale(true, block, head) = 0.0097f * static_cast<float>(3 + 2 * (v % 11));
+  }
+}
+
+void PagedAttention::MakeScales(const AttentionCase& spec, int64_t num_blocks) {
+  KvScales& s = params_.scales;
+  if (DTypeBytes(spec.kv_dtype) != 1) return;
+  if (spec.scaling != KvScaling::kTensor) {
+    s.k_head_stride = 1;
+    s.v_head_stride = 3;
+  }
+  if (spec.scaling == KvScaling::kBlockAndHead) {
+    s.k_block_stride = spec.num_kv_heads + 2;
+    s.v_block_stride = 3 * spec.num_kv_heads;
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  k_scales_.assign(num_blocks * s.k_block_stride + spec.num_kv_heads, nan);
+  v_scales_.assign(num_blocks * s.v_block_stride + int64_t{3} * spec.num_kv_heads, nan);
+  s.k = k_scales_.data();
+  s.v = v_scales_.data();
+}
+
+// Words between those of the rows are never to be read: all their bits are set.
+void PagedAttention::FillTree(const AttentionCase& spec) {
+  constexpr int64_t kStride = 2;
+  tree_mask_.assign(cu_seqlens_.back() * kStride + 1, ~uint64_t{0});
+  std::mt19937_64 random(spec.block_order_seed + 17);
+  for (int32_t seq = 0; seq < params_.num_seqs; ++seq) {
+    for (int32_t i = 0; i < spec.q_lens[seq]; ++i) {
+      uint64_t& word = tree_mask_[(cu_seqlens_[seq] + i) * kStride];
+      if (spec.tree == TreeMask::kAny) {
+        word = random() & random();
+        continue;
+      }
+      const auto parent = static_cast<int64_t>(random() % (i + 1)) - 1;
+      word = uint64_t{1} << i;
+      if (parent >= 0) word |= tree_mask_[(cu_seqlens_[seq] + parent) * kStride];
+    }
+  }
+  params_.tree_mask = tree_mask_.data();
+  params_.tree_mask_stride = kStride;
 }
 
 void PagedAttention::FillQueries(const AttentionCase& spec) {
@@ -146,17 +191,17 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
   const float fill = spec.fill == KvFill::kZeros ? 0.0f
                      : spec.fill == KvFill::kNan ? std::numeric_limits<float>::quiet_NaN()
                                                  : std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < num_blocks * p.k_block_stride; ++i) {
-    if (bytes == 1) {
-      k_[i] = FillByte(spec.kv_dtype, spec.fill);
-    } else {
-      Put(k_, spec.kv_dtype, i, fill);
-    }
+  for (int64_t i = 0; i < num_blocks * p.k_block_stride; ++i) Put(k_, spec.kv_dtype, i, fill);
+  if (DTypeBytes(spec.kv_dtype) == 1 && spec.fill != KvFill::kZeros) {
+    const bool first = spec.fill == KvFill::kNan;
+    const uint8_t code =
+        spec.kv_dtype == DType::kInt8 ? (first ? 0x80 : 0x7f) : (first ? 0x7f : 0xff);
+    std::fill(k_.begin(), k_.end(), static_cast<std::byte>(code));
   }
   v_ = k_;
+  MakeScales(spec, num_blocks);
   p.k = k_.data();
   p.v = v_.data();
-  FillScales(spec, num_blocks);
 
   std::vector<int32_t> ids(num_blocks);
   std::iota(ids.begin(), ids.end(), 0);
@@ -173,15 +218,15 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
     for (int32_t position = 0; position < spec.kv_lens[seq]; ++position) {
       if (position % spec.block_size == 0) {
         block_table(seq)[position / spec.block_size] = ids[next++];
-        SetBlockScales(spec, ids[next - 1], content, position / spec.block_size);
+        if (p.scales.k != nullptr) FillScales(ids[next - 1]);
       }
       const int64_t block = block_table(seq)[position / spec.block_size];
       for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
         const int64_t index = block * p.k_block_stride +
                               (position % spec.block_size) * p.k_token_stride +
                               head * p.k_head_stride;
-        const float k_scale = ScaleOf(false, block, head);
-        const float v_scale = ScaleOf(true, block, head);
+        const float k_scale = p.scales.k == nullptr ? 1.0f : scale(false, block, head);
+        const float v_scale = p.scales.v == nullptr ? 1.0f : scale(true, block, head);
         for (int32_t d = 0; d < spec.head_dim; ++d) {
           Put(k_, spec.kv_dtype, index + d, Noise(2, content, position, head, d) / k_scale);
           Put(v_, spec.kv_dtype, index + d, Noise(3, content, position, head, d) / v_scale);
@@ -191,53 +236,11 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
   }
 }
 
-void PagedAttention::FillScales(const AttentionCase& spec, int64_t num_blocks) {
-  if (DTypeBytes(spec.kv_dtype) != 1) return;
-  KvScales& scales = params_.scales;
-  const bool per_head = spec.scales_per != ScalesPer::kTensor;
-  const bool per_block = spec.scales_per == ScalesPer::kBlockAndHead;
-  scales.k_head_stride = per_head ? 1 : 0;
-  scales.v_head_stride = per_head ? 2 : 0;
-  scales.k_block_stride = per_block ? spec.num_kv_heads + 1 : 0;
-  scales.v_block_stride = per_block ? 2 * spec.num_kv_heads + 3 : 0;
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  k_scales_.assign(num_blocks * scales.k_block_stride + spec.num_kv_heads + 1, nan);
-  v_scales_.assign(num_blocks * scales.v_block_stride + 2 * spec.num_kv_heads + 1, nan);
-  scales.k = k_scales_.data();
-  scales.v = v_scales_.data();
-}
-
-// Odd numbers, all different, about 1/100 of what they scale: most codes of 8 bits occur.
-void PagedAttention::SetBlockScales(const AttentionCase& spec, int64_t block, uint32_t content,
-                                    int32_t index) {
-  if (DTypeBytes(spec.kv_dtype) != 1) return;
-  const KvScales& scales = params_.scales;
-  const bool per_block = scales.k_block_stride != 0;
-  const auto turn = static_cast<float>(per_block ? (content * 5 + index * 3) % 11 : 0);
-  for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
-    const auto of_head = static_cast<float>(scales.k_head_stride != 0 ? head % 13 : 0);
-    k_scales_[block * scales.k_block_stride + head * scales.k_head_stride] =
-        spec.key_scale * (0.0271f + 0.0017f * of_head + 0.0009f * turn);
-    v_scales_[block * scales.v_block_stride + head * scales.v_head_stride] =
-        spec.value_scale * (0.0313f + 0.0023f * of_head + 0.0007f * turn);
-  }
-}
-
-float PagedAttention::ScaleOf(bool values, int64_t block, int32_t head) const {
-  const KvScales& s = params_.scales;
-  if (s.k == nullptr) return 1.0f;
-  return values ? s.v[block * s.v_block_stride + head * s.v_head_stride]
-                : s.k[block * s.k_block_stride + head * s.k_head_stride];
-}
-
 void PagedAttention::SetKv(int seq, int64_t position, int32_t kv_head, bool values, float x) {
   const AttentionParams& p = params_;
   const int64_t index = block_table(seq)[position / p.block_size] * p.k_block_stride +
                         (position % p.block_size) * p.k_token_stride + kv_head * p.k_head_stride;
-  const float scale = ScaleOf(values, block_table(seq)[position / p.block_size], kv_head);
-  for (int32_t d = 0; d < p.head_dim; ++d) {
-    Put(values ? v_ : k_, p.kv_dtype, index + d, x / scale);
-  }
+  for (int32_t d = 0; d < p.head_dim; ++d) Put(values ? v_ : k_, p.kv_dtype, index + d, x);
 }
 
 float PagedAttention::output(int64_t token, int32_t q_head, int32_t d) const {

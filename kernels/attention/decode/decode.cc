@@ -13,6 +13,7 @@
 #include "kernels/attention/decode/decode_instance.h"
 #include "kernels/attention/decode/decode_params.h"
 #include "kernels/attention/decode/sm90_decode_layout.h"
+#include "kernels/attention/sm80_kv_checks.h"
 #include "kernels/gpu.h"
 
 namespace longspan {
@@ -40,6 +41,8 @@ constexpr const DecodeInstance* kInstances[] = {
     &kSm80DecodeFp16D64,
     &kSm80DecodeFp16D128,
     &kSm80DecodeFp16D256,
+    &kSm80Decode8BitD128,
+    &kSm80Decode8BitD256,
 };
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kMinHeadDim = 16, kMaxHeadDim = 256;  // of the sm_80 line
@@ -67,8 +70,6 @@ KernelStatus CheckShape(const AttentionParams& p) {
   return KernelStatus::kOk;
 }
 
-bool Is16BitFloat(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
-
 // Of the sm_90a kernels.
 bool HasSm90HeadDim(const AttentionParams& p) {
   if (DTypeBytes(p.kv_dtype) == 1) {
@@ -80,13 +81,16 @@ bool HasSm90HeadDim(const AttentionParams& p) {
 
 // Whether a kernel computes the shape. CheckShape was kOk.
 KernelStatus CheckInstance(const DecodeInstance& row, const AttentionParams& p) {
-  const bool q_fits = row.has_8bit_kv ? Is16BitFloat(p.q_dtype) : p.q_dtype == row.dtype;
-  if (!q_fits || p.kv_dtype != row.dtype) return KernelStatus::kUnsupportedDType;
+  const bool is_8bit = DTypeBytes(p.kv_dtype) == 1;
+  if (row.has_8bit_kv != is_8bit || (!is_8bit && p.q_dtype != row.dtype)) {
+    return KernelStatus::kUnsupportedDType;
+  }
   if (IsOfSm80Line(row)) {
     const bool fits =
         p.head_dim >= kMinHeadDim && p.head_dim <= row.head_dim && p.head_dim % 8 == 0;
     return fits ? KernelStatus::kOk : KernelStatus::kUnsupportedHeadDim;
   }
+  if (is_8bit && p.kv_dtype != row.dtype) return KernelStatus::kUnsupportedDType;
   if (!HasSm90HeadDim(p) ||
       Sm90DecodeKernelHeadDim(DTypeBytes(p.kv_dtype), p.head_dim) != row.head_dim) {
     return KernelStatus::kUnsupportedHeadDim;
@@ -102,33 +106,15 @@ bool RunsOn(const DecodeInstance& row, const GpuDevice& device, GpuLine line) {
   return line == GpuLine::kAuto && row.compute_capability == device.compute_capability;
 }
 
-// The sm_80 line copies 16 bytes of keys and values at a time, without maps.
-KernelStatus CheckKv(const AttentionParams& p) {
-  if (p.k == nullptr || p.v == nullptr) return KernelStatus::kBadShape;
-  for (const int64_t stride : {p.k_block_stride, p.k_token_stride, p.k_head_stride,
-                               p.v_block_stride, p.v_token_stride, p.v_head_stride}) {
-    if (stride % 8 != 0) return KernelStatus::kBadStride;
-  }
-  return IsAligned(p.k, 16) && IsAligned(p.v, 16) ? KernelStatus::kOk : KernelStatus::kMisaligned;
-}
-
-KernelStatus CheckScales(const DecodeInstance& row, const KvScales& scales) {
-  const bool given = scales.k != nullptr && scales.v != nullptr;
-  const bool none = scales.k == nullptr && scales.v == nullptr;
-  if (!(row.has_8bit_kv ? given : none)) return KernelStatus::kUnsupportedScales;
-  for (const int64_t stride :
-       {scales.k_block_stride, scales.k_head_stride, scales.v_block_stride, scales.v_head_stride}) {
-    if (stride < 0) return KernelStatus::kUnsupportedScales;
-  }
-  return IsAligned(scales.k, 4) && IsAligned(scales.v, 4) ? KernelStatus::kOk
-                                                          : KernelStatus::kMisaligned;
-}
-
 KernelStatus CheckPointers(const AttentionParams& p, const DecodeLaunch& launch) {
   if (p.q == nullptr || p.o == nullptr || p.block_table == nullptr || launch.plan == nullptr ||
       launch.workspace == nullptr || launch.max_q_len < 1 ||
       int64_t{launch.max_q_len} * p.num_q_heads > kGpuDecodeMaxLength) {
     return KernelStatus::kBadShape;
+  }
+  if (p.tree_mask != nullptr &&
+      (launch.max_q_len > kMaxTreeTokens || p.tree_mask_stride < 0 || !IsAligned(p.tree_mask, 8))) {
+    return KernelStatus::kUnsupportedTreeMask;
   }
   // Queries are read in pairs, the output is written in fours.
   if (p.q_token_stride % 2 != 0 || p.q_head_stride % 2 != 0 || p.o_token_stride % 4 != 0 ||
@@ -221,7 +207,7 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
   args.block_size = p.block_size;
   args.box_tokens = BoxTokens(p.block_size);
   args.window_left = GpuDecodeWindow(p.window_left);
-  args.causal = p.causal;
+  args.causal = p.causal && p.tree_mask == nullptr;
   constexpr float kLog2E = std::numbers::log2e_v<float>;
   args.scale_log2 = p.scale * kLog2E;
   args.sinks = p.sinks;
@@ -238,7 +224,11 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
   args.cap_in = p.softcap > 0.0f ? 2.0f * kLog2E * (p.scale / p.softcap) : 0.0f;
   args.cap_out = p.softcap * kLog2E;
   args.alibi_slopes = p.alibi_slopes;
+  args.tree_mask = p.tree_mask;
+  args.tree_mask_stride = p.tree_mask_stride;
+  args.has_wide_kv = HasWideKv(p);
   args.scales = p.scales;
+  args.is_int8 = p.kv_dtype == DType::kInt8;
   args.is_bfloat16 = p.q_dtype == DType::kBFloat16;
   return args;
 }
@@ -247,9 +237,7 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
 
 KernelStatus PrepareDecode(const AttentionParams& shape, const GpuDevice& device,
                            DecodeSetup* setup, GpuLine line) {
-  const bool dtype_ok = Is16BitFloat(shape.q_dtype) &&
-                        (DTypeBytes(shape.kv_dtype) == 1 || shape.q_dtype == shape.kv_dtype);
-  if (!dtype_ok) return KernelStatus::kUnsupportedDType;
+  if (const KernelStatus status = CheckSm80Types(shape); status != KernelStatus::kOk) return status;
   if (const KernelStatus status = CheckShape(shape); status != KernelStatus::kOk) return status;
   if (shape.head_dim < kMinHeadDim || shape.head_dim > kMaxHeadDim || shape.head_dim % 8 != 0) {
     return KernelStatus::kUnsupportedHeadDim;
@@ -297,16 +285,18 @@ KernelStatus LaunchDecode(const DecodeSetup& setup, const AttentionParams& param
   if (const KernelStatus status = CheckInstance(*instance, params); status != KernelStatus::kOk) {
     return status;
   }
+  if (const KernelStatus status = CheckSm80Types(params); status != KernelStatus::kOk) {
+    return status;
+  }
   if (launch.max_q_len == 0) return KernelStatus::kOk;  // no row to write
+  if (const KernelStatus status = CheckSm80Scales(params); status != KernelStatus::kOk) {
+    return status;
+  }
   if (const KernelStatus status = CheckPointers(params, launch); status != KernelStatus::kOk) {
     return status;
   }
-  if (const KernelStatus status = CheckScales(*instance, params.scales);
-      status != KernelStatus::kOk) {
-    return status;
-  }
   if (IsOfSm80Line(*instance)) {
-    if (const KernelStatus status = CheckKv(params); status != KernelStatus::kOk) return status;
+    if (const KernelStatus status = CheckSm80Kv(params); status != KernelStatus::kOk) return status;
   }
   if (launch.workspace_bytes < DecodeWorkspaceBytes(setup)) {
     return KernelStatus::kWorkspaceTooSmall;

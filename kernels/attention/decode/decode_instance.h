@@ -16,7 +16,7 @@ struct DecodeInstance {
   const void* many_rows;
   int32_t num_threads;
   int32_t shared_bytes;
-  // Queries and output of any 16-bit type; keys and values of `dtype` (90).
+  // Queries and output of any 16-bit type; keys and values of `dtype` (90), or e4m3 and int8 (80).
   bool has_8bit_kv = false;
 };
 
@@ -28,6 +28,7 @@ extern const DecodeInstance kSm90DecodeKvE4M3D64, kSm90DecodeKvE4M3D128, kSm90De
     kSm90DecodeKvE4M3D256, kSm90DecodeKvInt8D64, kSm90DecodeKvInt8D128, kSm90DecodeKvInt8D192,
     kSm90DecodeKvInt8D256;
 extern const DecodeInstance kSm80DecodeBf16D64, kSm80DecodeBf16D128, kSm80DecodeBf16D256,
-    kSm80DecodeFp16D64, kSm80DecodeFp16D128, kSm80DecodeFp16D256;
+    kSm80DecodeFp16D64, kSm80DecodeFp16D128, kSm80DecodeFp16D256, kSm80Decode8BitD128,
+    kSm80Decode8BitD256;
 
 }  // namespace longspan

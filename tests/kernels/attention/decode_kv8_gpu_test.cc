@@ -22,8 +22,8 @@ class GpuDecodeKv8 : public testing::Test {
 
 constexpr DType kKvTypes[] = {DType::kFloat8E4M3, DType::kInt8};
 constexpr DType kQTypes[] = {DType::kBFloat16, DType::kFloat16};
-constexpr ScalesPer kGranularities[] = {ScalesPer::kTensor, ScalesPer::kHead,
-                                        ScalesPer::kBlockAndHead};
+constexpr KvScaling kGranularities[] = {KvScaling::kTensor, KvScaling::kHead,
+                                        KvScaling::kBlockAndHead};
 
 AttentionCase Case(DType kv_dtype, DType q_dtype = DType::kBFloat16) {
   AttentionCase spec;
@@ -100,14 +100,14 @@ TEST_F(GpuDecodeKv8, SmallerHeadsRunPaddedAndTouchNothingBehindThem) {
 TEST_F(GpuDecodeKv8, Trap_15_EveryScaleIsUsedWhereItBelongs) {
   for (const DType kv_dtype : kKvTypes) {
     for (const DType q_dtype : kQTypes) {
-      for (const ScalesPer scales_per : kGranularities) {
+      for (const KvScaling scaling : kGranularities) {
         for (const int32_t block_size : {16, 48, 64, 256}) {
           SCOPED_TRACE(testing::Message() << DTypeName(kv_dtype) << " " << DTypeName(q_dtype) << " "
-                                          << static_cast<int>(scales_per) << " " << block_size);
+                                          << static_cast<int>(scaling) << " " << block_size);
           AttentionCase spec = Case(kv_dtype, q_dtype);
           spec.num_q_heads = 15;
           spec.num_kv_heads = 5;
-          spec.scales_per = scales_per;
+          spec.scaling = scaling;
           spec.block_size = block_size;
           spec.kv_lens = {700, 65, 300};
           spec.q_lens = {1, 1, 2};
@@ -124,19 +124,11 @@ TEST_F(GpuDecodeKv8, Trap_15_AnyMagnitudeOfScales) {
     for (const float key_scale : {1e-4f, 10.0f}) {
       SCOPED_TRACE(testing::Message() << "values " << value_scale << " keys " << key_scale);
       AttentionCase spec = Case(DType::kFloat8E4M3);
-      spec.key_scale = key_scale;
-      spec.value_scale = value_scale;
       spec.kv_lens = {1000, 65};
       spec.q_lens = {1, 2};
       PagedAttention problem(spec);
-      // Noise / scale saturates or vanishes: codes as with scale 1, real values times the factor.
-      AttentionCase usual = spec;
-      usual.key_scale = usual.value_scale = 1.0f;
-      PagedAttention codes(usual);
-      problem.memory().k = codes.memory().k;
-      problem.memory().v = codes.memory().v;
-      problem.params().k = problem.memory().k.data();
-      problem.params().v = problem.memory().v.data();
+      for (float& scale : problem.memory().k_scales) scale *= key_scale;
+      for (float& scale : problem.memory().v_scales) scale *= value_scale;
       GpuDecodeProblem device(problem);
       ASSERT_TRUE(device.Run());
       const OracleOutput oracle = AttentionOracle(problem.params());
@@ -165,7 +157,7 @@ TEST_F(GpuDecodeKv8, Trap_16_All256CodesMeanWhatTheFormatSays) {
       AttentionCase spec = Case(kv_dtype, DType::kFloat16);
       spec.scale = 0.001f;
       spec.kv_lens = {256};
-      spec.scales_per = ScalesPer::kTensor;
+      spec.scaling = KvScaling::kTensor;
       PagedAttention problem(spec);
       std::vector<std::byte>& pool = values ? problem.memory().v : problem.memory().k;
       const AttentionParams& p = problem.params();
