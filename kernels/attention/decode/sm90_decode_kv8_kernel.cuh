@@ -75,6 +75,7 @@ class Kv8DecodeConsumer {
  private:
   // Where registers do not suffice, queries wait where the part's result is stored at its end.
   static constexpr bool kQueriesInShared = kRowTiles * kHeadDim > 384;
+  static_assert(sizeof(Storage::merge_o[0]) >= 32 * kRowTiles * kChunks * sizeof(uint2));
   static constexpr float kWeightBits = 15.0f;  // the largest weight is 2^15
   static constexpr float kWeightUnit = 0x1p-15f;
 
@@ -123,7 +124,8 @@ class Kv8DecodeConsumer {
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
         if constexpr (kQueriesInShared) {
-          SharedQueries()[32 * (kChunks * r + chunk)] =
+          auto* pairs = reinterpret_cast<uint2*>(shared_.merge_o[warp_]);
+          pairs[32 * (kChunks * r + chunk) + lane_] =
               make_uint2(fragments[chunk][0], fragments[chunk][1]);
         } else {
           q_[r][chunk] = make_uint2(fragments[chunk][0], fragments[chunk][1]);
@@ -136,13 +138,12 @@ class Kv8DecodeConsumer {
     }
   }
 
-  __device__ __forceinline__ uint2* SharedQueries() const {
-    static_assert(sizeof(shared_.merge_o[0]) >= 32 * kRowTiles * kChunks * sizeof(uint2));
-    return reinterpret_cast<uint2*>(shared_.merge_o[warp_]) + lane_;
-  }
   __device__ __forceinline__ uint2 Query(int r, int chunk) const {
     if constexpr (kQueriesInShared) {
-      return SharedQueries()[32 * (kChunks * r + chunk)];
+      const float2 bits =
+          ptx::LoadShared2(base_ + offsetof(Storage, merge_o) + warp_ * sizeof(shared_.merge_o[0]) +
+                           (32 * (kChunks * r + chunk) + lane_) * sizeof(uint2));
+      return make_uint2(__float_as_uint(bits.x), __float_as_uint(bits.y));
     } else {
       return q_[r][chunk];
     }
