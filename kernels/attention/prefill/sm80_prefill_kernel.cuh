@@ -315,6 +315,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtas)
     ptx::LoadMatrixX4(a, rows_at.At(queries, Traits::kRows, b, k));
   };
   auto lane_row = [&](int r) { return warp_row + lane / 4 + 8 * r; };
+  // The last row's first token and the first row's last: between them every row of the warp sees
+  // every token. 8-bit tiles leave no registers to keep them in.
+  auto seen_by_all = [&] {
+    return make_int2(shared.ranges[warp_row + Traits::kWarpRows - 1].x, shared.ranges[warp_row].y);
+  };
+  const int2 kept_seen_by_all = seen_by_all();
   for (int32_t turn = 0; turn < num_turns; turn += 2) {
     const int32_t token = first_token + turn / 2 * Traits::kTile;
     const uint32_t keys = begin_turn(turn);
@@ -343,9 +349,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtas)
           return row;
         },
         token, x);
-    // The last row's first token and the first row's last: between them every row sees every token.
-    if (token < shared.ranges[warp_row + Traits::kWarpRows - 1].x ||
-        token + Traits::kTile - 1 > shared.ranges[warp_row].y) {
+    const int2 by_all = Traits::kIs8Bit ? seen_by_all() : kept_seen_by_all;
+    if (token < by_all.x || token + Traits::kTile - 1 > by_all.y) {
       WarpTile::Mask([&](int r) { return shared.ranges[lane_row(r)]; }, token, x);
     }
     tile.RaiseMaximum(x);
