@@ -58,8 +58,8 @@ struct DecodeLaunch {
   int64_t workspace_bytes = 0;
   // The kernel may start while the one before it in the stream still runs. That one may write q and
   // the keys and values of the batch's query tokens; the plan, the block table and all older keys
-  // and values, and all scales, were written by what is before it. Nothing needs the caller's care otherwise. The
-  // sm_80 line never starts early.
+  // and values, and all scales, were written by what is before it. Nothing needs the caller's care
+  // otherwise. The sm_80 line never starts early.
   bool overlap_previous = false;
 };
 

@@ -88,8 +88,9 @@ class Kv8DecodeConsumer {
   }
   __device__ __forceinline__ void ReleaseStage(int values) {
     __syncwarp();
-    if (lane_ == 0)
+    if (lane_ == 0) {
       ptx::MbarrierArrive(base_ + offsetof(Storage, empty) + 16 * at_.stage + 8 * values);
+    }
   }
   // What the lane gives ldmatrix for chunks 2 pair and 2 pair + 1: lanes 0..15 rows of the first,
   // 16..31 of the second. Pairs of a column differ in address bits that rows do not carry into.

@@ -2,14 +2,19 @@
 // without a device of line 9.0.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/dtype.h"
+#include "kernels/attention/decode/sm90_decode_layout.h"
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/device.h"
+#include "kernels/runtime/tensor_map.h"
 #include "tests/kernels/ptx/narrow_probes.h"
+#include "tests/kernels/ptx/ptx_probes.h"
 
 namespace longspan {
 namespace {
@@ -116,6 +121,44 @@ TEST_F(NarrowPtx, ABarrierWaitsForCopiesOfFourBytes) {
   DeviceBuffer out = Device(std::vector<float>(8));
   ProbeCopiesOnABarrier(from.as<float>(), out.as<float>());
   EXPECT_EQ(Host<float>(out), (std::vector<float>{1, 0, 3, 0, 5, 0, 7, 0}));
+}
+
+// Blocks of bytes as the decode kernels read them: rows of 64 and 128, heads padded to a row.
+TEST_F(NarrowPtx, TmaBringsBytesInColumnsWithZerosBehindAPaddedHead) {
+  constexpr int kBlocks = 3, kTokens = 32, kHeads = 2, kBoxTokens = 16;
+  for (const int head_dim : {48, 64, 80, 128, 192, 256}) {
+    SCOPED_TRACE(head_dim);
+    const int padded = Sm90DecodeKernelHeadDim(1, head_dim);
+    const int row_bytes = Sm90DecodeRowBytes(1, padded);
+    const int columns = padded / row_bytes;
+    std::vector<uint8_t> pool(kBlocks * kTokens * kHeads * head_dim);
+    for (size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<uint8_t>(i % 251 + 1);
+    const DeviceBuffer device_pool = Device(pool);
+    TensorMapShape shape;
+    shape.base = device_pool.data();
+    shape.dtype = DType::kFloat8E4M3;
+    const int64_t extents[] = {padded == head_dim ? row_bytes : head_dim, kTokens, columns, kHeads,
+                               kBlocks};
+    const int64_t strides[] = {kHeads * head_dim, row_bytes, head_dim, kTokens * kHeads * head_dim};
+    const int32_t box[] = {row_bytes, kBoxTokens, columns, 1, 1};
+    std::copy(std::begin(extents), std::end(extents), shape.extents);
+    std::copy(std::begin(strides), std::end(strides), shape.stride_bytes);
+    std::copy(std::begin(box), std::end(box), shape.box);
+    TensorMap map;
+    ASSERT_TRUE(EncodeTensorMap(shape, &map));
+    const int num_bytes = padded * kBoxTokens;
+    DeviceBuffer out = Device(std::vector<uint8_t>(num_bytes));
+    ProbeTmaLoad(map, {0, 16, 0, 1, 2}, num_bytes, out.as<uint8_t>());
+    const auto tile = Host<uint8_t>(out);
+    for (int row = 0; row < kBoxTokens; ++row) {
+      for (int d = 0; d < padded; ++d) {
+        const size_t from = ((2 * kTokens + 16 + row) * kHeads + 1) * head_dim + d;
+        const size_t at = d / row_bytes * kBoxTokens * row_bytes +
+                          Sm90DecodeSwizzle(row_bytes, row, d % row_bytes / 16) + d % 16;
+        ASSERT_EQ(int{tile[at]}, d < head_dim ? int{pool[from]} : 0) << "row " << row << " d " << d;
+      }
+    }
+  }
 }
 
 }  // namespace
