@@ -20,12 +20,25 @@ enum Property {
   kLengths,
   kQueries,
   kLayout,
+  kScaling,
   kNumProperties
 };
-constexpr std::array<int, kNumProperties> kNumValues = {2, 14, 2, 8, 7, 8, 9, 5, 3};
+constexpr std::array<int, kNumProperties> kNumValues = {2, 18, 6, 8, 7, 8, 9, 5, 3, 3};
 constexpr size_t kMinCases = 170;
 using Choice = std::array<int, kNumProperties>;
 
+constexpr int kNumCommonMasks = 14;  // the others are trees, of decode alone
+
+struct Types {
+  const char* name;
+  DType q, kv;
+};
+constexpr Types kTypes[] = {{"bf16", DType::kBFloat16, DType::kBFloat16},
+                            {"fp16", DType::kFloat16, DType::kFloat16},
+                            {"bf16_e4m3", DType::kBFloat16, DType::kFloat8E4M3},
+                            {"bf16_int8", DType::kBFloat16, DType::kInt8},
+                            {"fp16_e4m3", DType::kFloat16, DType::kFloat8E4M3},
+                            {"fp16_int8", DType::kFloat16, DType::kInt8}};
 constexpr int32_t kHeadDims[] = {64, 80, 96, 128, 192, 256, 16, 136};
 constexpr int32_t kBlocks[] = {16, 32, 48, 64, 128, 240, 256};
 constexpr int32_t kGroups[] = {1, 2, 3, 4, 5, 7, 8, 16};
@@ -77,11 +90,29 @@ const char* SetMask(int mask, AttentionCase* spec) {
       spec->window_left = 2000000000;
       spec->window_right = 2000000000;
       return "causal_huge_windows";
-    default:
+    case 13:
       spec->window_left = 63;
       spec->window_right = 1;
       spec->sinks = true;
       return "full_left63_right1_sinks";
+    case 14:
+      spec->tree = TreeMask::kAncestors;
+      return "tree";
+    case 15:
+      spec->tree = TreeMask::kAny;
+      spec->sinks = true;
+      return "any_sinks";
+    case 16:
+      spec->tree = TreeMask::kAncestors;
+      spec->window_left = 5;
+      spec->softcap = 20.0f;
+      return "tree_left5_softcap";
+    default:
+      spec->tree = TreeMask::kAny;
+      spec->window_left = 70;
+      spec->window_right = 2;
+      spec->alibi = true;
+      return "any_left70_right2_alibi";
   }
 }
 
@@ -111,7 +142,7 @@ std::vector<int32_t> Lengths(int lengths, int32_t block) {
 // The number of new tokens of a sequence of that length.
 int32_t QueryLength(int queries, bool decode, size_t seq, int32_t length) {
   if (decode) {
-    constexpr int32_t kLens[] = {1, 2, 3, 7, 16};
+    constexpr int32_t kLens[] = {1, 2, 5, 16, 64};
     return queries == 4 && seq == 1 ? 0 : kLens[queries];
   }
   const int32_t most = length > 1000 ? 20 : length > 256 ? 70 : 257;
@@ -134,8 +165,12 @@ Sm80Case Make(const Choice& choice, size_t index) {
   AttentionCase& spec = made.spec;
   made.decode = choice[kFamily] == 1;
   spec.scale = 0.125f;
-  const std::string mask = SetMask(choice[kMask], &spec);
-  spec.q_dtype = spec.kv_dtype = choice[kDType] == 0 ? DType::kBFloat16 : DType::kFloat16;
+  const std::string mask =
+      SetMask(made.decode ? choice[kMask] : choice[kMask] % kNumCommonMasks, &spec);
+  const Types& types = kTypes[choice[kDType]];
+  spec.q_dtype = types.q;
+  spec.kv_dtype = types.kv;
+  spec.scaling = static_cast<KvScaling>(choice[kScaling]);
   spec.head_dim = kHeadDims[choice[kHeadDim]];
   spec.block_size = kBlocks[choice[kBlock]];
   const int32_t group = kGroups[choice[kGroup]];
@@ -150,11 +185,12 @@ Sm80Case Make(const Choice& choice, size_t index) {
   spec.block_order_seed = choice[kLayout] == 2 ? 0 : static_cast<uint32_t>(index) + 1;
   constexpr int32_t kCtas[] = {0, 1, 3, 7, 40};
   made.num_ctas = kCtas[index % 5];
-  made.name = std::string(made.decode ? "decode_" : "prefill_") + mask +
-              (choice[kDType] == 0 ? "_bf16" : "_fp16") + "_d" + std::to_string(spec.head_dim) +
-              "_block" + std::to_string(spec.block_size) + "_group" + std::to_string(group) +
-              "_lengths" + std::to_string(choice[kLengths]) + "_queries" +
-              std::to_string(choice[kQueries]) + "_layout" + std::to_string(choice[kLayout]);
+  made.name = std::string(made.decode ? "decode_" : "prefill_") + mask + "_" + types.name + "_d" +
+              std::to_string(spec.head_dim) + "_block" + std::to_string(spec.block_size) +
+              "_group" + std::to_string(group) + "_lengths" + std::to_string(choice[kLengths]) +
+              "_queries" + std::to_string(choice[kQueries]) + "_layout" +
+              std::to_string(choice[kLayout]) +
+              (DTypeBytes(types.kv) == 1 ? "_scaling" + std::to_string(choice[kScaling]) : "");
   return made;
 }
 
