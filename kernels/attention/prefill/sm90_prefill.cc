@@ -87,8 +87,9 @@ KernelStatus MakeMap(const void* base, DType dtype, MapStrides strides, int64_t 
 KernelStatus CheckLaunch(const AttentionParams& p, const Sm90PrefillKvMaps& maps,
                          const Sm90PrefillLaunch& launch) {
   if (p.q == nullptr || p.o == nullptr || maps.box_tokens < 1 || launch.pieces == nullptr ||
-      launch.workspace == nullptr || launch.total_q < 1 || launch.max_keys < 0 ||
-      launch.total_q > INT32_MAX || launch.num_pieces * p.num_q_heads > INT32_MAX) {
+      launch.workspace == nullptr || launch.num_pieces < 0 || launch.total_q < 1 ||
+      launch.max_keys < 0 || launch.total_q > INT32_MAX ||
+      launch.num_pieces * p.num_q_heads > INT32_MAX) {
     return KernelStatus::kBadShape;
   }
   if (p.o_token_stride % 2 != 0 || p.o_head_stride % 2 != 0) return KernelStatus::kBadStride;
