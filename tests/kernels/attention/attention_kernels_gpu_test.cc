@@ -67,6 +67,17 @@ TEST_P(AttentionKernel, Trap_03_Trap_04_LseIsMinusInfinityWithoutKeysAndANatural
   }
 }
 
+TEST_P(AttentionKernel, Trap_05_HugeLogitsDoNotBeatTheMask) {
+  AttentionCase spec = Case({4}, {700});
+  spec.magnitude = 1e5f;
+  spec.window_left = 65;
+  PagedAttention problem(spec);
+  AttnGpuProblem device(problem, GetParam().options());
+  ASSERT_EQ(Run(device), "");
+  // Such logits are rounded to 0.02: only the winner counts, and it is a visible key's value.
+  EXPECT_EQ(CompareWithOracle(problem.params(), AttentionOracle(problem.params()), 3e-2, 1e-5), "");
+}
+
 TEST_P(AttentionKernel, Trap_06_Trap_09_EmptyAndSplitSequencesLeaveTheirNeighboursAlone) {
   const std::vector<int32_t> few = {0, 2, 1, 0, 3, 1, 0, 1, 0};
   const std::vector<int32_t> many = {0, 40, 1, 0, 3, 200, 0, 1, 0};
