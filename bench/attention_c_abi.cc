@@ -1,6 +1,7 @@
 // The attention kernels behind C functions, for bench/ours.py. Benchmarks only: it keeps what it
 // makes until the process ends.
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/attention/decode/decode.h"
@@ -10,11 +11,12 @@
 namespace longspan {
 namespace {
 
-// A batch of one length list, planned; q, o [B, 1, Hq, D], pages [n, block_size, Hkv, D], bfloat16.
+// A batch of one length list, planned; q, o [B, 1, Hq, D], pages [n, block_size, Hkv, D], bfloat16,
+// or pages of e4m3 with a scale of 1.
 struct PlannedDecode {
   AttentionParams params;
   DecodeSetup setup;
-  DeviceBuffer plan, workspace;
+  DeviceBuffer plan, workspace, scale;
 };
 
 // The same length of queries and of keys in every sequence: q, o [B, Lq, Hq, D]; keys in pages as
@@ -49,10 +51,11 @@ AttentionParams Shape(int32_t num_seqs, int32_t num_q_heads, int32_t num_kv_head
 // Null when the shape is not supported or memory is short.
 extern "C" void* longspan_bench_plan_decode(const int32_t* lengths, int32_t num_seqs,
                                             int32_t num_q_heads, int32_t num_kv_heads,
-                                            int32_t head_dim, int32_t block_size, float scale) {
+                                            int32_t head_dim, int32_t block_size, int is_e4m3,
+                                            float scale) {
   using namespace longspan;
-  const AttentionParams params =
-      Shape(num_seqs, num_q_heads, num_kv_heads, head_dim, block_size, scale);
+  AttentionParams params = Shape(num_seqs, num_q_heads, num_kv_heads, head_dim, block_size, scale);
+  if (is_e4m3 != 0) params.kv_dtype = DType::kFloat8E4M3;
   const auto device = FindGpuDevice();
   DecodeSetup setup;
   if (!device || PrepareDecode(params, *device, &setup) != KernelStatus::kOk) return nullptr;
@@ -72,7 +75,14 @@ extern "C" void* longspan_bench_plan_decode(const int32_t* lengths, int32_t num_
       !plan->CopyFrom(std::span(host).first(bytes), nullptr).ok()) {
     return nullptr;
   }
-  return new PlannedDecode{params, setup, std::move(*plan), std::move(*workspace)};
+  const float one = 1.0f;
+  auto one_scale = DeviceBuffer::Allocate(sizeof(one));
+  if (!one_scale || !one_scale->CopyFrom(std::as_bytes(std::span(&one, 1)), nullptr).ok()) {
+    return nullptr;
+  }
+  if (is_e4m3 != 0) params.scales.k = params.scales.v = one_scale->as<float>();
+  return new PlannedDecode{params, setup, std::move(*plan), std::move(*workspace),
+                           std::move(*one_scale)};
 }
 
 // A KernelStatus: 0 when enqueued.

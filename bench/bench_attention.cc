@@ -1,6 +1,9 @@
 // Speed of the GPU's attention kernels against the card's read ceiling, measured in the same run.
 //
 //   bench_attention [--out result.json] [--quick] [--only SUBSTRING] [--line auto|sm80]
+//                   [--kv-dtype bf16|e4m3|int8]
+//
+// 8-bit keys and values have a scale per block and head.
 //
 // A reading: R calls in one graph, going round input sets of 0.5 GiB and more in all so that keys
 // and values come from memory, R such that a replay takes 2 ms and more; after 0.4 s of the same
@@ -16,6 +19,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/gpu_memory_kernels.h"
@@ -29,9 +33,10 @@ namespace longspan {
 namespace {
 
 constexpr int32_t kQueryHeads = 32, kKvHeads = 8, kHeadDim = 128;
-constexpr int64_t kTokenBytes = int64_t{2} * kKvHeads * kHeadDim * 2;  // K and V of a token
+constexpr int64_t kTokenElements = int64_t{2} * kKvHeads * kHeadDim;  // of K and V
 constexpr int64_t kPoolTokens = int64_t{2} << 20;
 constexpr int64_t kMinSetBytes = int64_t{1} << 29;
+constexpr int64_t kMaxBlocks = kPoolTokens / 16;
 constexpr int kReplays = 20;
 
 struct Options {
@@ -39,6 +44,7 @@ struct Options {
   std::string only;
   bool quick = false;
   GpuLine line = GpuLine::kAuto;
+  DType kv_dtype = DType::kBFloat16;
 };
 
 struct Case {
@@ -97,10 +103,14 @@ class Bench {
       : options_(options),
         device_(device),
         stream_(GpuStream::Create().value()),
-        k_(Allocate(kPoolTokens * kTokenBytes / 2)),
-        v_(Allocate(kPoolTokens * kTokenBytes / 2)) {
-    FillNormal(k_.data(), k_.size_bytes() / 2, 1, stream_.handle());
-    FillNormal(v_.data(), v_.size_bytes() / 2, 2, stream_.handle());
+        token_bytes_(kTokenElements * DTypeBytes(options.kv_dtype)),
+        k_(Allocate(kPoolTokens * token_bytes_ / 2)),
+        v_(Allocate(kPoolTokens * token_bytes_ / 2)),
+        scales_(Allocate(0)) {
+    constexpr int64_t kElements = kPoolTokens * kTokenElements / 2;
+    FillNormal(k_.data(), kElements, 1, stream_.handle(), options.kv_dtype);
+    FillNormal(v_.data(), kElements, 2, stream_.handle(), options.kv_dtype);
+    if (options.kv_dtype != DType::kBFloat16) MakeScales();
     Expect(stream_.Synchronize());
   }
 
@@ -141,11 +151,12 @@ class Bench {
       CheckStatus(LaunchDecode(setup, params, maps, launch, stream_.handle()));
     };
     const int64_t tokens = std::accumulate(spec.lengths.begin(), spec.lengths.end(), int64_t{0});
-    const double bytes = static_cast<double>(tokens * kTokenBytes);
+    const double bytes = static_cast<double>(tokens * token_bytes_);
     const Reading reading = Measure(stream_, bytes / 4.6e6 + 4.0, num_sets, SustainSeconds(), call);
     const double gbs = bytes / reading.us / 1e3;
     const std::string line = options_.line == GpuLine::kSm80 ? "longspan sm80" : "longspan";
-    return {{"section", "decode"},
+    const bool is_8bit = options_.kv_dtype != DType::kBFloat16;
+    return {{"section", is_8bit ? "fp8_decode" : "decode"},
             {"peer", line + " paged " + std::to_string(spec.block_size)},
             {"D", kHeadDim},
             {"Hq", kQueryHeads},
@@ -154,6 +165,7 @@ class Bench {
             {"B", num_seqs},
             {"ctx", spec.lengths[0]},
             {"Lq", spec.q_len},
+            {"kv_dtype", DTypeName(options_.kv_dtype)},
             {"page", spec.block_size},
             {"overlap", overlap},
             {"calls", reading.calls},
@@ -165,7 +177,7 @@ class Bench {
             {"us_max", reading.us_max},
             {"kv_gbs", gbs},
             {"pct_read", 100.0 * gbs / read_gbs},
-            {"read_us", Read(tokens * kTokenBytes).us},
+            {"read_us", Read(tokens * token_bytes_).us},
             {"plan_us", plan_us}};
   }
 
@@ -190,6 +202,16 @@ class Bench {
     return reading;
   }
 
+  // One for each block and head of the smallest blocks, keys' first.
+  void MakeScales() {
+    std::vector<float> scales(2 * kMaxBlocks * kKvHeads);
+    for (size_t i = 0; i < scales.size(); ++i) {
+      scales[i] = (options_.kv_dtype == DType::kInt8 ? 1.0f / 32 : 1.0f) *
+                  (1.0f + static_cast<float>(i % 17) / 64);
+    }
+    scales_ = Upload(std::as_bytes(std::span(scales)));
+  }
+
   AttentionParams Shape(const Case& spec) const {
     AttentionParams p;
     p.k = k_.data();
@@ -203,7 +225,14 @@ class Bench {
     p.num_kv_heads = kKvHeads;
     p.head_dim = kHeadDim;
     p.block_size = spec.block_size;
-    p.q_dtype = p.kv_dtype = DType::kBFloat16;
+    p.q_dtype = DType::kBFloat16;
+    p.kv_dtype = options_.kv_dtype;
+    if (p.kv_dtype != DType::kBFloat16) {
+      p.scales.k = scales_.as<float>();
+      p.scales.v = p.scales.k + kMaxBlocks * kKvHeads;
+      p.scales.k_block_stride = p.scales.v_block_stride = kKvHeads;
+      p.scales.k_head_stride = p.scales.v_head_stride = 1;
+    }
     p.scale = 0.08838834764f;
     return p;
   }
@@ -221,7 +250,7 @@ class Bench {
       widest = std::max(widest, blocks_of(length));
     }
     CHECK(per_set <= num_blocks, "{}: the pool is too small", spec.name);
-    const int64_t set_bytes = per_set * spec.block_size * kTokenBytes;
+    const int64_t set_bytes = per_set * spec.block_size * token_bytes_;
     *num_sets = static_cast<int>(
         std::clamp<int64_t>(num_blocks / per_set, 1, kMinSetBytes / set_bytes + 1));
     std::vector<int32_t> ids(num_blocks);
@@ -273,7 +302,9 @@ class Bench {
   Options options_;
   GpuDevice device_;
   GpuStream stream_;
+  int64_t token_bytes_;  // of K and V of a token
   DeviceBuffer k_, v_;
+  DeviceBuffer scales_;
 };
 
 std::vector<Case> Cases(bool quick) {
@@ -298,6 +329,13 @@ std::vector<Case> Cases(bool quick) {
   return cases;
 }
 
+bool Usage() {
+  std::fprintf(stderr,
+               "usage: bench_attention [--out FILE] [--quick] [--only SUBSTRING] "
+               "[--line auto|sm80] [--kv-dtype bf16|e4m3|int8]\n");
+  return false;
+}
+
 bool ParseOptions(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
@@ -308,11 +346,14 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       options->only = argv[++i];
     } else if (std::strcmp(argv[i], "--line") == 0 && i + 1 < argc) {
       options->line = std::strcmp(argv[++i], "sm80") == 0 ? GpuLine::kSm80 : GpuLine::kAuto;
+    } else if (std::strcmp(argv[i], "--kv-dtype") == 0 && i + 1 < argc) {
+      const std::string_view name = argv[++i];
+      if (name != "bf16" && name != "e4m3" && name != "int8") return Usage();
+      options->kv_dtype = name == "bf16"   ? DType::kBFloat16
+                          : name == "e4m3" ? DType::kFloat8E4M3
+                                           : DType::kInt8;
     } else {
-      std::fprintf(stderr,
-                   "usage: bench_attention [--out FILE] [--quick] [--only SUBSTRING] "
-                   "[--line auto|sm80]\n");
-      return false;
+      return Usage();
     }
   }
   return true;

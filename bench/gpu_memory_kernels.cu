@@ -1,7 +1,6 @@
 // Random inputs and the bare reading of memory.
-#include <cuda_bf16.h>
-
 #include "bench/gpu_memory_kernels.h"
+#include "kernels/element_io.cuh"
 #include "kernels/gpu.h"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"
@@ -9,7 +8,8 @@
 namespace longspan {
 namespace {
 
-__global__ void FillNormalKernel(__nv_bfloat16* to, int64_t num_elements, uint32_t seed) {
+__global__ void FillNormalKernel(void* to, DType dtype, float factor, int64_t num_elements,
+                                 uint32_t seed) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < num_elements; i += step) {
     uint64_t x = static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15ull + seed * 0xda942042e4dd58b5ull;
@@ -18,7 +18,8 @@ __global__ void FillNormalKernel(__nv_bfloat16* to, int64_t num_elements, uint32
     x ^= x >> 31;
     const float u = static_cast<float>((x & 0xffffff) + 1) * 0x1p-24f;
     const float angle = static_cast<float>(x >> 40) * 0x1p-23f;
-    to[i] = __float2bfloat16(sqrtf(-2.0f * logf(u)) * cospif(angle));
+    const float value[1] = {factor * sqrtf(-2.0f * logf(u)) * cospif(angle)};
+    StoreElements(to, dtype, i, value);
   }
 }
 
@@ -58,9 +59,11 @@ __global__ void __launch_bounds__(32, 1) ReadKernel(const uint8_t* from, int64_t
 
 }  // namespace
 
-void FillNormal(void* to, int64_t num_elements, uint32_t seed, GpuStreamHandle stream) {
-  FillNormalKernel<<<2048, 256, 0, static_cast<GpuNativeStream>(stream)>>>(
-      static_cast<__nv_bfloat16*>(to), num_elements, seed);
+void FillNormal(void* to, int64_t num_elements, uint32_t seed, GpuStreamHandle stream,
+                DType dtype) {
+  const float factor = dtype == DType::kInt8 ? 32.0f : 1.0f;
+  FillNormalKernel<<<2048, 256, 0, static_cast<GpuNativeStream>(stream)>>>(to, dtype, factor,
+                                                                           num_elements, seed);
 }
 
 void ReadMemory(const void* from, int64_t num_bytes, int32_t num_sms, GpuStreamHandle stream) {

@@ -9,7 +9,7 @@ import torch
 
 LIBRARY = ctypes.CDLL(os.environ["LONGSPAN_BENCH_LIBRARY"])
 LIBRARY.longspan_bench_plan_decode.restype = ctypes.c_void_p
-LIBRARY.longspan_bench_plan_decode.argtypes = [ctypes.c_void_p] + [ctypes.c_int32] * 5 + [ctypes.c_float]
+LIBRARY.longspan_bench_plan_decode.argtypes = [ctypes.c_void_p] + [ctypes.c_int32] * 6 + [ctypes.c_float]
 LIBRARY.longspan_bench_decode.argtypes = ([ctypes.c_void_p] * 6 + [ctypes.c_int64] * 2 +
                                           [ctypes.c_int, ctypes.c_void_p])
 LIBRARY.longspan_bench_plan_prefill.restype = ctypes.c_void_p
@@ -18,17 +18,18 @@ LIBRARY.longspan_bench_prefill.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int6
 
 
 def make_decode(overlap):
-    """A decode function that plans a list of lengths when it first meets it, outside captures and timing."""
+    """A decode function on bfloat16 or e4m3 pages that plans a list of lengths when it first meets it, outside captures
+    and timing."""
     def make(_shape):
         plans = {}
 
         def decode(q, k_pages, v_pages, page_table, seq_lens):
-            key = (seq_lens.data_ptr(), k_pages.shape[1])
+            key = (seq_lens.data_ptr(), k_pages.shape[1], k_pages.dtype)
             if key not in plans:
                 lengths = seq_lens.cpu().contiguous()
                 plans[key] = LIBRARY.longspan_bench_plan_decode(
                     lengths.data_ptr(), len(lengths), q.shape[2], k_pages.shape[2], q.shape[3], k_pages.shape[1],
-                    q.shape[3] ** -0.5)
+                    k_pages.dtype == torch.float8_e4m3fn, q.shape[3] ** -0.5)
                 if not plans[key]:
                     raise RuntimeError("longspan: shape not supported, or no memory")
                 torch.cuda.synchronize()
@@ -89,4 +90,5 @@ def make_chunk(shape):
 
 
 PEERS = {"ours": {"prefill": {"make": make_prefill}, "chunk": {"make": make_chunk},
-                  "decode": {"make": make_decode(0)}}, "ours, overlapped": {"decode": {"make": make_decode(1)}}}
+                  "decode": {"make": make_decode(0)}, "fp8_decode": {"make": make_decode(0)}},
+         "ours, overlapped": {"decode": {"make": make_decode(1)}, "fp8_decode": {"make": make_decode(1)}}}

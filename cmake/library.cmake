@@ -13,7 +13,8 @@ function(longspan_library name)
 endfunction()
 
 # longspan_cuda_sources(TARGET [LINE sm80] a.cu ...): adds device code to a target. Without LINE it is compiled for sm_90a. LINE sm80
-# is code for every card from Ampere on: machine code for 8.x and 9.0, PTX for what is newer. The build fails on a spill, on local
+# is code for every card from Ampere on: machine code for 8.x and 9.0, PTX for what is newer. LINE sm89 is the same for sources that
+# use instructions of 8.9 where there are any. The build fails on a spill, on local
 # memory and on whatever else ptxas warns of; what it only mentions, scripts/strict-nvcc turns into failure.
 function(longspan_cuda_sources target)
   cmake_parse_arguments(ARG "" "LINE" "" ${ARGN})
@@ -24,6 +25,8 @@ function(longspan_cuda_sources target)
   set(code -gencode=arch=compute_90a,code=sm_90a)
   if(ARG_LINE STREQUAL "sm80")
     set(code -gencode=arch=compute_80,code=[sm_80,sm_90,compute_80])
+  elseif(ARG_LINE STREQUAL "sm89")
+    set(code -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_89,code=[sm_89,sm_90,compute_89])
   endif()
   target_sources(${target} PRIVATE ${ARG_UNPARSED_ARGUMENTS})
   set_source_files_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES COMPILE_OPTIONS "${code}")

@@ -29,6 +29,10 @@ std::string_view KernelStatusText(KernelStatus status) {
       return "unsupported device";
     case KernelStatus::kLaunchFailed:
       return "the device refused the launch";
+    case KernelStatus::kUnsupportedScales:
+      return "scales of keys and values: missing, unwanted, or with a negative stride";
+    case KernelStatus::kUnsupportedTreeMask:
+      return "tree_mask: unsupported here, or more than 64 new tokens of a sequence";
   }
   return "unknown";
 }

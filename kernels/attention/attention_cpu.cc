@@ -170,7 +170,7 @@ KernelStatus CheckCpuAttention(const AttentionParams& params) {
       params.window_left < -1 || params.window_right < -1) {
     return KernelStatus::kUnsupportedOption;
   }
-  return KernelStatus::kOk;
+  return params.tree_mask == nullptr ? KernelStatus::kOk : KernelStatus::kUnsupportedTreeMask;
 }
 
 int64_t CpuAttentionWorkspaceBytes(const AttentionParams& shape, int64_t max_num_seqs,

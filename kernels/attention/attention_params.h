@@ -6,8 +6,11 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "kernels/attention/kv_scales.h"
 
 namespace longspan {
+
+inline constexpr int32_t kMaxTreeTokens = 64;  // bits of a row's word
 
 // B sequences; sequence b has query rows [cu_seqlens_q[b], cu_seqlens_q[b + 1]) and seq_lens[b]
 // cached tokens, those of its own query rows included. Query row i of Lq stands at position i + Lk
@@ -32,6 +35,7 @@ struct AttentionParams {
   int64_t v_block_stride = 0;
   int64_t v_token_stride = 0;
   int64_t v_head_stride = 0;
+  KvScales scales;  // of 8-bit k and v
 
   const int32_t* cu_seqlens_q = nullptr;  // [B + 1]
   const int32_t* seq_lens = nullptr;      // [B]
@@ -54,6 +58,12 @@ struct AttentionParams {
   int32_t window_right = -1;     // key j is seen when j <= p + window_right; -1: open
   const float* sinks = nullptr;  // [num_q_heads] natural-log logits in the denominator; null: none
   const float* alibi_slopes = nullptr;  // [num_q_heads]; score -= slope * |p - j|; null: none
+
+  // Tree of drafted tokens; null: none, and `causal` counts. Else, in place of causal, query row i
+  // of q sees key j of its sequence when j < Lk - Lq, or when bit j - (Lk - Lq) of tree_mask[i *
+  // tree_mask_stride] is set. Lq is at most kMaxTreeTokens.
+  const uint64_t* tree_mask = nullptr;
+  int64_t tree_mask_stride = 1;
 };
 
 }  // namespace longspan

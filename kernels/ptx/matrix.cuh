@@ -67,10 +67,29 @@ __device__ __forceinline__ uint32_t PackFloat16(float low, float high) {
   return packed;
 }
 
+// a - b of both halves, to nearest even.
+__device__ __forceinline__ uint32_t SubtractFloat16x2(uint32_t a, uint32_t b) {
+  uint32_t difference;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
+
 // 2^x to two units in the last place; 2^-inf = 0; results below the normal range are 0.
 __device__ __forceinline__ float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// log2(x) and 1 / x of a positive normal x, to about 2^-22.
+__device__ __forceinline__ float Log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

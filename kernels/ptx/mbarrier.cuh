@@ -11,6 +11,16 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Two floats, 8-byte aligned; in order with the waits and arrivals around it.
+__device__ __forceinline__ float2 LoadShared2(uint32_t address) {
+  float2 two;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(two.x), "=f"(two.y)
+               : "r"(address)
+               : "memory");
+  return two;
+}
+
 __device__ __forceinline__ void MbarrierInit(uint32_t barrier, uint32_t num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals)
                : "memory");
@@ -29,6 +39,12 @@ __device__ __forceinline__ void MbarrierArrive(uint32_t barrier) {
 __device__ __forceinline__ void MbarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+
+// One arrival when all copies that this thread has begun with CopyAsync* so far are there; the
+// barrier was made for it.
+__device__ __forceinline__ void MbarrierArriveAfterCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // Waits until the phase of this parity is over. On a fresh barrier parity 1 passes at once.

@@ -53,12 +53,14 @@ bool EncodeTensorMap(const TensorMapShape& shape, TensorMap* map) {
     element_strides[i] = 1;
     if (i + 1 < kRank) strides[i] = static_cast<cuuint64_t>(shape.stride_bytes[i]);
   }
+  const bool is_narrow = shape.box[0] * DTypeBytes(shape.dtype) == 64;
   CUtensorMap encoded;
-  const CUresult result = encode(
-      &encoded, DataType(shape.dtype), kRank, const_cast<void*>(shape.base), extents, strides, box,
-      element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      shape.is_reread ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(&encoded, DataType(shape.dtype), kRank, const_cast<void*>(shape.base), extents,
+             strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             is_narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+             shape.is_reread ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   static_assert(sizeof(encoded) == sizeof(map->bytes));
   std::memcpy(map->bytes, &encoded, sizeof(encoded));
   return result == CUDA_SUCCESS;

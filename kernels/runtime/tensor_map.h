@@ -13,7 +13,8 @@ struct alignas(64) TensorMap {
   std::byte bytes[128];
 };
 
-// Dimensions innermost first. A box's rows are 128 bytes, swizzled; reads outside give zeros.
+// Dimensions innermost first. A box's rows are 128 or 64 bytes, swizzled over as many; reads
+// outside give zeros.
 struct TensorMapShape {
   static constexpr int kRank = 5;
   const void* base = nullptr;  // device memory, 16-byte aligned

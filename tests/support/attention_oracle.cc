@@ -18,6 +18,10 @@ double ElementAt(const void* base, DType dtype, int64_t index) {
       return Float16ToFloat(static_cast<const uint16_t*>(base)[index]);
     case DType::kBFloat16:
       return BFloat16ToFloat(static_cast<const uint16_t*>(base)[index]);
+    case DType::kFloat8E4M3:
+      return Float8E4M3ToFloat(static_cast<const uint8_t*>(base)[index]);
+    case DType::kInt8:
+      return static_cast<const int8_t*>(base)[index];
     default:
       return std::numeric_limits<double>::quiet_NaN();
   }
@@ -31,8 +35,16 @@ struct Row {
   int32_t q_head;
 };
 
-bool Sees(const AttentionParams& p, int64_t position, int64_t key) {
-  if (p.causal && key > position) return false;
+bool Sees(const AttentionParams& p, const Row& row, int64_t key) {
+  const int64_t position = row.position;
+  if (p.tree_mask != nullptr) {
+    const int64_t q_len = int64_t{p.cu_seqlens_q[row.seq + 1]} - p.cu_seqlens_q[row.seq];
+    const int64_t own = key - (p.seq_lens[row.seq] - q_len);
+    const uint64_t word = p.tree_mask[row.token * p.tree_mask_stride];
+    if (own >= 0 && (word >> own) % 2 == 0) return false;
+  } else if (p.causal && key > position) {
+    return false;
+  }
   if (p.window_left >= 0 && key < position - p.window_left) return false;
   if (p.window_right >= 0 && key > position + p.window_right) return false;
   return true;
@@ -46,6 +58,16 @@ int64_t KvIndex(const AttentionParams& p, const Row& row, int64_t key, bool valu
   return block * p.k_block_stride + offset * p.k_token_stride + head * p.k_head_stride;
 }
 
+// What a stored element of a key or value is multiplied by.
+double KvScale(const AttentionParams& p, const Row& row, int64_t key, bool values) {
+  if (DTypeBytes(p.kv_dtype) != 1) return 1.0;
+  const int64_t block = p.block_table[row.seq * p.block_table_stride + key / p.block_size];
+  const int64_t head = row.q_head / (p.num_q_heads / p.num_kv_heads);
+  const KvScales& s = p.scales;
+  if (values) return s.v[block * s.v_block_stride + head * s.v_head_stride];
+  return s.k[block * s.k_block_stride + head * s.k_head_stride];
+}
+
 double Score(const AttentionParams& p, const Row& row, int64_t key) {
   const int64_t q = row.token * p.q_token_stride + int64_t{row.q_head} * p.q_head_stride;
   const int64_t k = KvIndex(p, row, key, false);
@@ -53,7 +75,7 @@ double Score(const AttentionParams& p, const Row& row, int64_t key) {
   for (int64_t d = 0; d < p.head_dim; ++d) {
     dot += ElementAt(p.q, p.q_dtype, q + d) * ElementAt(p.k, p.kv_dtype, k + d);
   }
-  double score = double{p.scale} * dot;
+  double score = double{p.scale} * KvScale(p, row, key, false) * dot;
   if (p.softcap > 0.0f) score = p.softcap * std::tanh(score / p.softcap);
   if (p.alibi_slopes != nullptr) {
     score -=
@@ -67,7 +89,7 @@ void AttendRow(const AttentionParams& p, const Row& row, double* o, double* lse)
   std::vector<double> scores;
   double top = -std::numeric_limits<double>::infinity();
   for (int64_t key = 0; key < p.seq_lens[row.seq]; ++key) {
-    if (!Sees(p, row.position, key)) continue;
+    if (!Sees(p, row, key)) continue;
     keys.push_back(key);
     scores.push_back(Score(p, row, key));
     top = std::fmax(top, scores.back());
@@ -81,8 +103,9 @@ void AttendRow(const AttentionParams& p, const Row& row, double* o, double* lse)
   if (p.sinks != nullptr) sum += std::exp(double{p.sinks[row.q_head]} - top);
   for (size_t i = 0; i < keys.size(); ++i) {
     const int64_t v = KvIndex(p, row, keys[i], true);
+    const double weight = scores[i] / sum * KvScale(p, row, keys[i], true);
     for (int64_t d = 0; d < p.head_dim; ++d) {
-      o[d] += scores[i] / sum * ElementAt(p.v, p.kv_dtype, v + d);
+      o[d] += weight * ElementAt(p.v, p.kv_dtype, v + d);
     }
   }
 }

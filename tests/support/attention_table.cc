@@ -10,13 +10,12 @@ namespace longspan {
 namespace {
 
 using Row = AttentionTableRow;
-constexpr AttentionReach kSm90 = AttentionReach::kSm90;
-constexpr AttentionReach kGpu = AttentionReach::kGpu;
-constexpr AttentionReach kCpu = AttentionReach::kCpu;
+constexpr uint8_t kAll = kOnSm90 | kOnGpu | kOnCpu;
+constexpr uint8_t kSlow = kOnGpu | kOnCpu;
 
 struct Value {
   std::string name;
-  AttentionReach reach;
+  uint8_t servers;
   std::function<void(Row&)> apply;
 };
 // A new value is one more entry of its option. Options are applied in order: a later one may look
@@ -36,23 +35,47 @@ int32_t MostQueries(const AttentionCase& spec, int32_t length) {
 }
 
 Option Types() {
-  auto types = [](const char* name, AttentionReach reach, DType q, DType kv) {
-    return Value{name, reach, [=](Row& row) {
+  auto types = [](const char* name, uint8_t servers, DType q, DType kv) {
+    return Value{name, servers, [=](Row& row) {
                    row.spec.q_dtype = q;
                    row.spec.kv_dtype = kv;
                  }};
   };
+  // 8-bit ones with how many scales they have.
+  auto scaled = [](const char* name, DType q, DType kv, KvScaling scaling) {
+    return Value{name, kOnGpu, [=](Row& row) {
+                   row.spec.q_dtype = q;
+                   row.spec.kv_dtype = kv;
+                   row.spec.scaling = scaling;
+                 }};
+  };
   const DType f32 = DType::kFloat32, f16 = DType::kFloat16, bf16 = DType::kBFloat16;
+  const DType e4m3 = DType::kFloat8E4M3, int8 = DType::kInt8;
   return {"types",
-          {types("bf16_on_bf16", kSm90, bf16, bf16), types("f16_on_f16", kSm90, f16, f16),
-           types("f32_on_f32", kCpu, f32, f32), types("f32_on_f16", kCpu, f32, f16),
-           types("f32_on_bf16", kCpu, f32, bf16)}};
+          {types("bf16_on_bf16", kAll, bf16, bf16), types("f16_on_f16", kAll, f16, f16),
+           scaled("bf16_on_e4m3_tensor", bf16, e4m3, KvScaling::kTensor),
+           scaled("bf16_on_e4m3_head", bf16, e4m3, KvScaling::kHead),
+           scaled("bf16_on_e4m3_block", bf16, e4m3, KvScaling::kBlockAndHead),
+           scaled("bf16_on_int8_block", bf16, int8, KvScaling::kBlockAndHead),
+           scaled("f16_on_e4m3_block", f16, e4m3, KvScaling::kBlockAndHead),
+           scaled("f16_on_int8_tensor", f16, int8, KvScaling::kTensor),
+           scaled("f16_on_int8_head", f16, int8, KvScaling::kHead),
+           types("f32_on_f32", kOnCpu, f32, f32), types("f32_on_f16", kOnCpu, f32, f16),
+           types("f32_on_bf16", kOnCpu, f32, bf16)}};
 }
 
 Option Masks() {
-  auto mask = [](const char* name, AttentionReach reach, bool causal, int32_t left, int32_t right) {
-    return Value{name, reach, [=](Row& row) {
+  auto mask = [](const char* name, uint8_t servers, bool causal, int32_t left, int32_t right) {
+    return Value{name, servers, [=](Row& row) {
                    row.spec.causal = causal;
+                   row.spec.window_left = left;
+                   row.spec.window_right = right;
+                 }};
+  };
+  // In place of causal; of decode alone, and of few new tokens.
+  auto tree = [](const char* name, TreeMask which, int32_t left, int32_t right) {
+    return Value{name, kOnGpu, [=](Row& row) {
+                   row.spec.tree = which;
                    row.spec.window_left = left;
                    row.spec.window_right = right;
                  }};
@@ -60,45 +83,47 @@ Option Masks() {
   constexpr int32_t kHuge = 2'000'000'000;
   return {
       "mask",
-      {mask("causal", kSm90, true, -1, -1), mask("full", kSm90, false, -1, -1),
-       mask("causal_left7", kSm90, true, 7, -1), mask("causal_left70", kSm90, true, 70, -1),
-       mask("full_left20", kSm90, false, 20, -1), mask("full_left100_0", kSm90, false, 100, 0),
-       mask("causal_left70_right9", kSm90, true, 70, 9),
-       mask("causal_huge", kSm90, true, kHuge, kHuge),
-       mask("full_left0_right0", kSm90, false, 0, 0), mask("full_left3_right5", kGpu, false, 3, 5),
-       mask("full_left66_right130", kGpu, false, 66, 130),
-       mask("full_right2", kGpu, false, -1, 2)}};
+      {mask("causal", kAll, true, -1, -1), mask("full", kAll, false, -1, -1),
+       mask("causal_left7", kAll, true, 7, -1), mask("causal_left70", kAll, true, 70, -1),
+       mask("full_left20", kAll, false, 20, -1), mask("full_left100_0", kAll, false, 100, 0),
+       mask("causal_left70_right9", kAll, true, 70, 9),
+       mask("causal_huge", kAll, true, kHuge, kHuge), mask("full_left0_right0", kAll, false, 0, 0),
+       mask("full_left3_right5", kSlow, false, 3, 5),
+       mask("full_left66_right130", kSlow, false, 66, 130),
+       mask("full_right2", kSlow, false, -1, 2), tree("tree", TreeMask::kAncestors, -1, -1),
+       tree("tree_left70", TreeMask::kAncestors, 70, -1), tree("any_tree", TreeMask::kAny, -1, -1),
+       tree("any_tree_left5_right2", TreeMask::kAny, 5, 2)}};
 }
 
 Option Softcap() {
   return {"softcap",
-          {{"", kSm90, [](Row&) {}},
-           {"softcap", kGpu, [](Row& row) { row.spec.softcap = 4.0f; }},
-           {"softcap50", kGpu, [](Row& row) { row.spec.softcap = 50.0f; }}}};
+          {{"", kAll, [](Row&) {}},
+           {"softcap", kSlow, [](Row& row) { row.spec.softcap = 4.0f; }},
+           {"softcap50", kSlow, [](Row& row) { row.spec.softcap = 50.0f; }}}};
 }
 
 Option Sinks() {
   return {"sinks",
-          {{"", kSm90, [](Row&) {}}, {"sinks", kGpu, [](Row& row) { row.spec.sinks = true; }}}};
+          {{"", kAll, [](Row&) {}}, {"sinks", kSlow, [](Row& row) { row.spec.sinks = true; }}}};
 }
 
 Option Alibi() {
   return {"alibi",
-          {{"", kSm90, [](Row&) {}}, {"alibi", kGpu, [](Row& row) { row.spec.alibi = true; }}}};
+          {{"", kAll, [](Row&) {}}, {"alibi", kSlow, [](Row& row) { row.spec.alibi = true; }}}};
 }
 
 Option HeadDims() {
   Option option = {"head_dim", {}};
-  for (const auto& [head_dim, reach] : {std::pair{64, kSm90},
-                                        {128, kSm90},
-                                        {192, kSm90},
-                                        {256, kSm90},
-                                        {80, kGpu},
-                                        {96, kGpu},
-                                        {16, kGpu},
-                                        {40, kGpu},
-                                        {136, kGpu}}) {
-    option.values.push_back({"d" + std::to_string(head_dim), reach,
+  for (const auto& [head_dim, servers] : {std::pair{64, kAll},
+                                          {128, kAll},
+                                          {192, kAll},
+                                          {256, kAll},
+                                          {80, kSlow},
+                                          {96, kSlow},
+                                          {16, kSlow},
+                                          {40, kSlow},
+                                          {136, kSlow}}) {
+    option.values.push_back({"d" + std::to_string(head_dim), servers,
                              [d = head_dim](Row& row) { row.spec.head_dim = d; }});
   }
   return option;
@@ -106,33 +131,33 @@ Option HeadDims() {
 
 // In units of the usual 1 / sqrt(head_dim).
 Option Scales() {
-  auto scale = [](const char* name, AttentionReach reach, float units) {
-    return Value{name, reach, [=](Row& row) {
+  auto scale = [](const char* name, uint8_t servers, float units) {
+    return Value{name, servers, [=](Row& row) {
                    row.spec.scale = units / std::sqrt(static_cast<float>(row.spec.head_dim));
                  }};
   };
   return {"scale",
-          {scale("scale1", kSm90, 1.0f), scale("scale4", kSm90, 4.0f),
-           scale("scale_negative", kGpu, -2.4f)}};
+          {scale("scale1", kAll, 1.0f), scale("scale4", kAll, 4.0f),
+           scale("scale_negative", kSlow, -2.4f)}};
 }
 
 Option BlockSizes() {
   Option option = {"block_size", {}};
-  for (const auto& [size, reach] : {std::pair{16, kSm90},
-                                    {32, kSm90},
-                                    {48, kSm90},
-                                    {64, kSm90},
-                                    {80, kSm90},
-                                    {128, kSm90},
-                                    {240, kSm90},
-                                    {256, kSm90},
-                                    {1, kCpu},
-                                    {3, kCpu},
-                                    {24, kCpu},
-                                    {100, kCpu},
-                                    {255, kCpu}}) {
-    option.values.push_back(
-        {"block" + std::to_string(size), reach, [b = size](Row& row) { row.spec.block_size = b; }});
+  for (const auto& [size, servers] : {std::pair{16, kAll},
+                                      {32, kAll},
+                                      {48, kAll},
+                                      {64, kAll},
+                                      {80, kAll},
+                                      {128, kAll},
+                                      {240, kAll},
+                                      {256, kAll},
+                                      {1, kOnCpu},
+                                      {3, kOnCpu},
+                                      {24, kOnCpu},
+                                      {100, kOnCpu},
+                                      {255, kOnCpu}}) {
+    option.values.push_back({"block" + std::to_string(size), servers,
+                             [b = size](Row& row) { row.spec.block_size = b; }});
   }
   return option;
 }
@@ -141,7 +166,7 @@ Option Groups() {
   Option option = {"group", {}};
   for (const int32_t group : {1, 2, 3, 4, 5, 7, 8, 16, 32}) {
     option.values.push_back(
-        {"group" + std::to_string(group), kSm90, [=](Row& row) { row.spec.num_q_heads = group; }});
+        {"group" + std::to_string(group), kAll, [=](Row& row) { row.spec.num_q_heads = group; }});
   }
   return option;
 }
@@ -149,7 +174,7 @@ Option Groups() {
 Option KvHeads() {
   Option option = {"kv_heads", {}};
   for (const int32_t heads : {1, 2, 3}) {
-    option.values.push_back({"kv" + std::to_string(heads), kSm90, [=](Row& row) {
+    option.values.push_back({"kv" + std::to_string(heads), kAll, [=](Row& row) {
                                row.spec.num_kv_heads = heads;
                                row.spec.num_q_heads *= heads;  // was the group
                              }});
@@ -162,7 +187,7 @@ Option Lengths() {
   Option option = {"lengths", {}};
   auto lengths = [&](const char* name, auto of_block) {
     option.values.push_back(
-        {name, kSm90, [=](Row& row) { row.spec.kv_lens = of_block(row.spec.block_size); }});
+        {name, kAll, [=](Row& row) { row.spec.kv_lens = of_block(row.spec.block_size); }});
   };
   using L = std::vector<int32_t>;
   lengths("len_0_1_b-1", [](int32_t b) { return L{0, 1, b - 1}; });
@@ -181,15 +206,17 @@ Option Lengths() {
 Option Queries() {
   Option option = {"queries", {}};
   auto queries = [&](const char* name, auto of_sequence) {
-    option.values.push_back({name, kSm90, [=](Row& row) {
-                               AttentionCase& spec = row.spec;
-                               spec.q_lens.clear();
-                               for (size_t i = 0; i < spec.kv_lens.size(); ++i) {
-                                 const int32_t length = spec.kv_lens[i];
-                                 spec.q_lens.push_back(
-                                     of_sequence(i, length, MostQueries(spec, length)));
-                               }
-                             }});
+    option.values.push_back(
+        {name, kAll, [=](Row& row) {
+           AttentionCase& spec = row.spec;
+           spec.q_lens.clear();
+           for (size_t i = 0; i < spec.kv_lens.size(); ++i) {
+             const int32_t length = spec.kv_lens[i];
+             const int32_t q_len = of_sequence(i, length, MostQueries(spec, length));
+             const bool tree = spec.tree != TreeMask::kNone;
+             spec.q_lens.push_back(tree ? std::min(q_len, kMaxTreeTokens) : q_len);
+           }
+         }});
   };
   queries("q1", [](size_t, int32_t, int32_t) { return 1; });
   queries("q3", [](size_t, int32_t, int32_t) { return 3; });
@@ -216,24 +243,30 @@ Option Layouts() {
     };
   };
   return {"layout",
-          {{"shuffled", kSm90, [](Row&) {}},
-           {"heads_first", kSm90, [](Row& row) { row.spec.heads_first = true; }},
-           {"one_piece", kSm90, pieces(AttentionTableKeys::kOnePiece)},
-           {"rows", kSm90, pieces(AttentionTableKeys::kRows)}}};
+          {{"shuffled", kAll, [](Row&) {}},
+           {"heads_first", kAll, [](Row& row) { row.spec.heads_first = true; }},
+           {"one_piece", kAll, pieces(AttentionTableKeys::kOnePiece)},
+           {"rows", kAll, pieces(AttentionTableKeys::kRows)}}};
 }
 
 Option Families() {
-  auto family = [](AttentionTableFamily which) { return [=](Row& row) { row.family = which; }; };
+  auto family = [](AttentionTableFamily which) {
+    return [=](Row& row) {
+      const bool tree = row.spec.tree != TreeMask::kNone;  // of decode alone
+      row.family =
+          tree && which == AttentionTableFamily::kPrefill ? AttentionTableFamily::kDecode : which;
+    };
+  };
   return {"family",
-          {{"by_shape", kSm90, family(AttentionTableFamily::kByShape)},
-           {"decode", kSm90, family(AttentionTableFamily::kDecode)},
-           {"prefill", kSm90, family(AttentionTableFamily::kPrefill)}}};
+          {{"by_shape", kAll, family(AttentionTableFamily::kByShape)},
+           {"decode", kAll, family(AttentionTableFamily::kDecode)},
+           {"prefill", kAll, family(AttentionTableFamily::kPrefill)}}};
 }
 
 Option Poison() {
   return {"poison",
-          {{"nan", kSm90, [](Row& row) { row.spec.fill = KvFill::kNan; }},
-           {"inf", kSm90, [](Row& row) { row.spec.fill = KvFill::kInf; }}}};
+          {{"nan", kAll, [](Row& row) { row.spec.fill = KvFill::kNan; }},
+           {"inf", kAll, [](Row& row) { row.spec.fill = KvFill::kInf; }}}};
 }
 
 std::vector<Option> Options() {
@@ -246,8 +279,8 @@ using Choice = std::vector<int32_t>;
 // Which pairs of values are still missing.
 class Pairs {
  public:
-  // All pairs of values that are in reach.
-  Pairs(const std::vector<Option>& options, AttentionReach reach) : options_(options) {
+  // All pairs of values that the server serves.
+  Pairs(const std::vector<Option>& options, AttentionServer server) : options_(options) {
     for (const Option& option : options) {
       begin_.push_back(num_values_);
       num_values_ += static_cast<int32_t>(option.values.size());
@@ -257,7 +290,8 @@ class Pairs {
       for (size_t b = a + 1; b < options.size(); ++b) {
         for (size_t x = 0; x < options[a].values.size(); ++x) {
           for (size_t y = 0; y < options[b].values.size(); ++y) {
-            if (options[a].values[x].reach > reach || options[b].values[y].reach > reach) continue;
+            if ((options[a].values[x].servers & options[b].values[y].servers & server) == 0)
+              continue;
             missing_[At(a, static_cast<int32_t>(x), b, static_cast<int32_t>(y))] = true;
             ++num_missing_;
           }
@@ -313,13 +347,13 @@ class Pairs {
   int64_t num_missing_ = 0;
 };
 
-Choice RandomChoice(const std::vector<Option>& options, AttentionReach reach,
+Choice RandomChoice(const std::vector<Option>& options, AttentionServer server,
                     std::mt19937* random) {
   Choice choice;
   for (const Option& option : options) {
     int32_t value;
     do value = static_cast<int32_t>((*random)() % option.values.size());
-    while (option.values[value].reach > reach);
+    while ((option.values[value].servers & server) == 0);
     choice.push_back(value);
   }
   return choice;
@@ -335,7 +369,7 @@ Row MakeRow(const std::vector<Option>& options, const Choice& choice, size_t ind
   for (size_t i = 0; i < options.size(); ++i) {
     const Value& value = options[i].values[choice[i]];
     value.apply(row);
-    row.reach = std::max(row.reach, value.reach);
+    row.servers &= value.servers;
     if (value.name.empty()) continue;
     row.name += (row.name.empty() ? "" : "_") + value.name;
   }
@@ -350,7 +384,7 @@ std::vector<AttentionOption> AttentionTableOptions() {
   std::vector<AttentionOption> list;
   for (const Option& option : Options()) {
     list.push_back({option.name, {}});
-    for (const Value& value : option.values) list.back().reach.push_back(value.reach);
+    for (const Value& value : option.values) list.back().servers.push_back(value.servers);
   }
   return list;
 }
@@ -360,17 +394,22 @@ std::vector<AttentionTableRow> MakeAttentionTable() {
   std::mt19937 random(7);
   std::vector<Row> rows;
   const struct {
-    AttentionReach reach;
-    size_t num_rows;  // of this reach and less, at least
-  } passes[] = {{kSm90, 240}, {kGpu, kAttentionTableGpuRows}, {kCpu, 0}};
-  for (const auto& pass : passes) {
-    Pairs pairs(options, pass.reach);
-    for (const Row& row : rows) pairs.Take(row.values);
-    while (pairs.num_missing() > 0 || rows.size() < pass.num_rows) {
+    AttentionServer server;
+    int64_t num_rows;  // at least
+  } passes[] = {{kOnSm90, 240}, {kOnGpu, kAttentionTableGpuRows}, {kOnCpu, 600}};
+  for (const auto& [server, num_rows] : passes) {
+    Pairs pairs(options, server);
+    int64_t num_served = 0;
+    for (const Row& row : rows) {
+      if ((row.servers & server) == 0) continue;
+      pairs.Take(row.values);
+      ++num_served;
+    }
+    for (; pairs.num_missing() > 0 || num_served < num_rows; ++num_served) {
       Choice best;
       int32_t most = -1;
       for (int candidate = 0; candidate < 40; ++candidate) {
-        Choice choice = RandomChoice(options, pass.reach, &random);
+        Choice choice = RandomChoice(options, server, &random);
         if (pairs.num_missing() > 0) pairs.PutFirst(&choice);
         const int32_t num = pairs.NumNew(choice);
         if (num <= most) continue;

@@ -1,6 +1,6 @@
 // The table of attention problems that every attention kernel is held against the oracle with, on
-// the CPU and on GPUs: every pair of values of two options is in some row, and again so among the
-// rows that a GPU serves, and among those that its fastest kernels serve. A pure function.
+// the CPU and on GPUs: every pair of values of two options that the CPU serves is in some row that
+// it serves, and again so for GPUs, and for their fastest kernels. A pure function.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace longspan {
 
-// Who serves a value, or a row; each serves what those before it serve too.
-enum class AttentionReach : uint8_t {
-  kSm90,  // some kernel made for one card
-  kGpu,   // the kernels of the whole contract (attention.md)
-  kCpu,
+// Who serves a value, or a row: bits.
+enum AttentionServer : uint8_t {
+  kOnSm90 = 1,  // some kernel made for one card
+  kOnGpu = 2,   // the kernels of the whole contract (attention.md)
+  kOnCpu = 4,
 };
 
 // How keys lie; on the CPU all of them are blocks with a table.
@@ -34,12 +34,12 @@ struct AttentionTableRow {
   AttentionTableFamily family = AttentionTableFamily::kByShape;  // of GPU kernels
   int32_t num_ctas = 1;         // a small grid for decode on GPUs, so that short problems are cut
   std::vector<int32_t> values;  // by option: the index of its value
-  AttentionReach reach = AttentionReach::kSm90;
+  uint8_t servers = kOnSm90 | kOnGpu | kOnCpu;
 };
 
 struct AttentionOption {
   std::string name;
-  std::vector<AttentionReach> reach;  // one entry a value
+  std::vector<uint8_t> servers;  // one entry a value
 };
 std::vector<AttentionOption> AttentionTableOptions();
 

@@ -6,10 +6,21 @@
 namespace longspan {
 namespace {
 
-int32_t DTypeOf(const AttentionParams& p) {
-  if (p.q_dtype != p.kv_dtype) return 0;
-  if (p.q_dtype == DType::kFloat16) return LONGSPAN_ATTN_FLOAT16;
-  return p.q_dtype == DType::kBFloat16 ? LONGSPAN_ATTN_BFLOAT16 : 0;
+// What the C functions do not know becomes a number that they refuse.
+int32_t CodeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return -1;
+    case DType::kFloat16:
+      return LONGSPAN_ATTN_FLOAT16;
+    case DType::kBFloat16:
+      return LONGSPAN_ATTN_BFLOAT16;
+    case DType::kFloat8E4M3:
+      return LONGSPAN_ATTN_FLOAT8_E4M3;
+    case DType::kInt8:
+      return LONGSPAN_ATTN_INT8;
+  }
+  return -1;
 }
 
 void SetKeys(PagedAttention& problem, AttentionTableKeys keys, longspan_attn_call* call) {
@@ -49,7 +60,8 @@ longspan_attn_call AttnCallOf(PagedAttention& problem, AttentionTableKeys keys) 
   const AttentionParams& p = problem.params();
   longspan_attn_call call = {};
   call.struct_bytes = sizeof(call);
-  call.dtype = DTypeOf(p);
+  call.dtype = CodeOf(p.q_dtype);
+  call.kv_dtype = CodeOf(p.kv_dtype);
   call.num_seqs = p.num_seqs;
   call.num_q_heads = p.num_q_heads;
   call.num_kv_heads = p.num_kv_heads;
@@ -71,6 +83,14 @@ longspan_attn_call AttnCallOf(PagedAttention& problem, AttentionTableKeys keys) 
   call.block_table = p.block_table;
   call.alibi_slopes = p.alibi_slopes;
   call.sinks = p.sinks;
+  call.k_scale = p.scales.k;
+  call.v_scale = p.scales.v;
+  call.k_scale_block_stride = p.scales.k_block_stride;
+  call.k_scale_head_stride = p.scales.k_head_stride;
+  call.v_scale_block_stride = p.scales.v_block_stride;
+  call.v_scale_head_stride = p.scales.v_head_stride;
+  call.tree_mask = p.tree_mask;
+  call.tree_mask_stride = p.tree_mask_stride;
   call.block_table_stride = p.block_table_stride;
   call.q_token_stride = p.q_token_stride;
   call.q_head_stride = p.q_head_stride;

@@ -14,8 +14,8 @@ namespace longspan {
 // 0 by shape, else LONGSPAN_ATTN_DECODE or LONGSPAN_ATTN_PREFILL.
 int32_t AttnFamilyOf(AttentionTableFamily family);
 
-// Types that the C functions do not know (mixed ones, float32) become 0, which they refuse. Keys
-// in one piece or in rows: the problem's blocks lie so.
+// Types that the C functions do not know become numbers that they refuse. Keys in one piece or in
+// rows: the problem's blocks lie so.
 longspan_attn_call AttnCallOf(PagedAttention& problem,
                               AttentionTableKeys keys = AttentionTableKeys::kBlocks);
 

@@ -40,6 +40,11 @@ void Put(std::vector<std::byte>& to, DType dtype, int64_t index, float x) {
     std::memcpy(to.data() + index * 4, &x, 4);
     return;
   }
+  if (DTypeBytes(dtype) == 1) {
+    to[index] = dtype == DType::kInt8 ? static_cast<std::byte>(FloatToInt8(x))
+                                      : static_cast<std::byte>(FloatToFloat8E4M3(x));
+    return;
+  }
   const uint16_t bits = dtype == DType::kFloat16 ? FloatToFloat16(x) : FloatToBFloat16(x);
   std::memcpy(to.data() + index * 2, &bits, 2);
 }
@@ -85,6 +90,58 @@ PagedAttention::PagedAttention(const AttentionCase& spec) {
   if (spec.alibi) p.alibi_slopes = slopes_.data();
   FillQueries(spec);
   FillPool(spec);
+  if (spec.tree != TreeMask::kNone) FillTree(spec);
+}
+
+// Odd multiples, different for keys and values, and for neighbours.
+void PagedAttention::FillScales(int64_t block) {
+  const KvScales& s = params_.scales;
+  const int64_t of_block = s.k_block_stride == 0 ? 0 : block;
+  for (int32_t head = 0; head < params_.num_kv_heads; ++head) {
+    const int64_t k = 5 * of_block + (s.k_head_stride == 0 ? 0 : 3 * head);
+    const int64_t v = 3 * of_block + (s.v_head_stride == 0 ? 0 : 5 * head);
+    scale(false, block, head) = 0.0073f * static_cast<float>(1 + 2 * (k % 7));
+    scale(true, block, head) = 0.0097f * static_cast<float>(3 + 2 * (v % 11));
+  }
+}
+
+void PagedAttention::MakeScales(const AttentionCase& spec, int64_t num_blocks) {
+  KvScales& s = params_.scales;
+  if (DTypeBytes(spec.kv_dtype) != 1) return;
+  if (spec.scaling != KvScaling::kTensor) {
+    s.k_head_stride = 1;
+    s.v_head_stride = 3;
+  }
+  if (spec.scaling == KvScaling::kBlockAndHead) {
+    s.k_block_stride = spec.num_kv_heads + 2;
+    s.v_block_stride = 3 * spec.num_kv_heads;
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  k_scales_.assign(num_blocks * s.k_block_stride + spec.num_kv_heads, nan);
+  v_scales_.assign(num_blocks * s.v_block_stride + int64_t{3} * spec.num_kv_heads, nan);
+  s.k = k_scales_.data();
+  s.v = v_scales_.data();
+}
+
+// Words between those of the rows are never to be read: all their bits are set.
+void PagedAttention::FillTree(const AttentionCase& spec) {
+  constexpr int64_t kStride = 2;
+  tree_mask_.assign(cu_seqlens_.back() * kStride + 1, ~uint64_t{0});
+  std::mt19937_64 random(spec.block_order_seed + 17);
+  for (int32_t seq = 0; seq < params_.num_seqs; ++seq) {
+    for (int32_t i = 0; i < spec.q_lens[seq]; ++i) {
+      uint64_t& word = tree_mask_[(cu_seqlens_[seq] + i) * kStride];
+      if (spec.tree == TreeMask::kAny) {
+        word = random() & random();
+        continue;
+      }
+      const auto parent = static_cast<int64_t>(random() % (i + 1)) - 1;
+      word = uint64_t{1} << i;
+      if (parent >= 0) word |= tree_mask_[(cu_seqlens_[seq] + parent) * kStride];
+    }
+  }
+  params_.tree_mask = tree_mask_.data();
+  params_.tree_mask_stride = kStride;
 }
 
 void PagedAttention::FillQueries(const AttentionCase& spec) {
@@ -138,7 +195,14 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
                      : spec.fill == KvFill::kNan ? std::numeric_limits<float>::quiet_NaN()
                                                  : std::numeric_limits<float>::infinity();
   for (int64_t i = 0; i < num_blocks * p.k_block_stride; ++i) Put(k_, spec.kv_dtype, i, fill);
+  if (DTypeBytes(spec.kv_dtype) == 1 && spec.fill != KvFill::kZeros) {
+    const bool first = spec.fill == KvFill::kNan;
+    const uint8_t code =
+        spec.kv_dtype == DType::kInt8 ? (first ? 0x80 : 0x7f) : (first ? 0x7f : 0xff);
+    std::fill(k_.begin(), k_.end(), static_cast<std::byte>(code));
+  }
   v_ = k_;
+  MakeScales(spec, num_blocks);
   p.k = k_.data();
   p.v = v_.data();
 
@@ -157,16 +221,20 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
     for (int32_t position = 0; position < spec.kv_lens[seq]; ++position) {
       if (position % spec.block_size == 0) {
         const int32_t index = position / spec.block_size;
-        block_table(seq)[index] = spec.rows ? seq * widest + index : ids[next++];
+        const int32_t id = spec.rows ? seq * widest + index : ids[next++];
+        block_table(seq)[index] = id;
+        if (p.scales.k != nullptr) FillScales(id);
       }
       const int64_t block = block_table(seq)[position / spec.block_size];
       for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
         const int64_t index = block * p.k_block_stride +
                               (position % spec.block_size) * p.k_token_stride +
                               head * p.k_head_stride;
+        const float k_scale = p.scales.k == nullptr ? 1.0f : scale(false, block, head);
+        const float v_scale = p.scales.v == nullptr ? 1.0f : scale(true, block, head);
         for (int32_t d = 0; d < spec.head_dim; ++d) {
-          Put(k_, spec.kv_dtype, index + d, Noise(2, content, position, head, d));
-          Put(v_, spec.kv_dtype, index + d, Noise(3, content, position, head, d));
+          Put(k_, spec.kv_dtype, index + d, Noise(2, content, position, head, d) / k_scale);
+          Put(v_, spec.kv_dtype, index + d, Noise(3, content, position, head, d) / v_scale);
         }
       }
     }

@@ -13,7 +13,14 @@
 
 namespace longspan {
 
-enum class KvFill : uint8_t { kZeros, kNan, kInf };  // of tokens that belong to nobody
+// Of tokens that belong to nobody. e4m3 has two NaNs in place of NaN and infinity, int8 its
+// extremes.
+enum class KvFill : uint8_t { kZeros, kNan, kInf };
+// Of 8-bit pools: how many scales there are. Those of blocks that belong to nobody are NaN.
+enum class KvScaling : uint8_t { kTensor, kHead, kBlockAndHead };
+// Which of their own new tokens queries see, in place of causal: their ancestors in a random tree,
+// or any, even none.
+enum class TreeMask : uint8_t { kNone, kAncestors, kAny };
 
 struct AttentionCase {
   std::vector<int32_t> q_lens = {1};
@@ -32,6 +39,8 @@ struct AttentionCase {
   int32_t window_right = -1;
   bool sinks = false;
   bool alibi = false;
+  KvScaling scaling = KvScaling::kBlockAndHead;
+  TreeMask tree = TreeMask::kNone;
   bool heads_first = false;  // pool as [block, head, token, d] instead of [block, token, head, d]
   float magnitude = 1.0f;    // factor of queries
   KvFill fill = KvFill::kNan;
@@ -50,6 +59,12 @@ class PagedAttention {
   AttentionParams& params() { return params_; }
   int32_t* block_table(int seq) { return table_.data() + seq * params_.block_table_stride; }
   float* sinks() { return sinks_.data(); }
+  // The place of a scale of an 8-bit pool.
+  float& scale(bool values, int64_t block, int32_t kv_head) {
+    const KvScales& s = params_.scales;
+    return values ? v_scales_[block * s.v_block_stride + kv_head * s.v_head_stride]
+                  : k_scales_[block * s.k_block_stride + kv_head * s.k_head_stride];
+  }
 
   // Runs the kernel in a workspace of exactly the promised size full of garbage. False, with a
   // message on stderr, when the status is not kOk or a guard word changed.
@@ -61,8 +76,10 @@ class PagedAttention {
     std::vector<std::byte>&q, &o, &k, &v;
     std::vector<float>& lse;
     std::vector<int32_t>& block_table;
+    std::vector<float>&k_scales, &v_scales;
+    std::vector<uint64_t>& tree_mask;
   };
-  Memory memory() { return {q_, o_, k_, v_, lse_, table_}; }
+  Memory memory() { return {q_, o_, k_, v_, lse_, table_, k_scales_, v_scales_, tree_mask_}; }
   int64_t num_blocks() const {
     return static_cast<int64_t>(k_.size()) /
            (params_.k_block_stride * DTypeBytes(params_.kv_dtype));
@@ -78,7 +95,8 @@ class PagedAttention {
   std::vector<std::byte> RowBits(int seq, int32_t begin, int32_t end) const;
   std::vector<std::byte> AllBits() const;
 
-  // Overwrites one key (or value) row of a sequence, all of head `kv_head`, with x.
+  // Overwrites one key (or value) row of a sequence, all of head `kv_head`, with x. Of an 8-bit
+  // pool x is what is stored.
   void SetKv(int seq, int64_t position, int32_t kv_head, bool values, float x);
   float output(int64_t token, int32_t q_head, int32_t d) const;
   float lse(int64_t token, int32_t q_head) const {
@@ -88,6 +106,9 @@ class PagedAttention {
  private:
   void FillQueries(const AttentionCase& spec);
   void FillPool(const AttentionCase& spec);
+  void MakeScales(const AttentionCase& spec, int64_t num_blocks);
+  void FillScales(int64_t block);
+  void FillTree(const AttentionCase& spec);
 
   AttentionParams params_;
   std::vector<int32_t> cu_seqlens_;
@@ -97,6 +118,8 @@ class PagedAttention {
   std::vector<float> slopes_;
   std::vector<std::byte> q_, o_, k_, v_;
   std::vector<float> lse_;  // a guard token, the rows, a guard token
+  std::vector<float> k_scales_, v_scales_;
+  std::vector<uint64_t> tree_mask_;
   int64_t row_blocks_ = 0;
 };
 

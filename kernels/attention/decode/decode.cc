@@ -12,6 +12,8 @@
 
 #include "kernels/attention/decode/decode_instance.h"
 #include "kernels/attention/decode/decode_params.h"
+#include "kernels/attention/decode/sm90_decode_layout.h"
+#include "kernels/attention/sm80_kv_checks.h"
 #include "kernels/gpu.h"
 
 namespace longspan {
@@ -24,6 +26,14 @@ constexpr const DecodeInstance* kInstances[] = {
     &kSm90DecodeFp16D64,
     &kSm90DecodeFp16D128,
     &kSm90DecodeFp16D192,
+    &kSm90DecodeKvE4M3D64,
+    &kSm90DecodeKvE4M3D128,
+    &kSm90DecodeKvE4M3D192,
+    &kSm90DecodeKvE4M3D256,
+    &kSm90DecodeKvInt8D64,
+    &kSm90DecodeKvInt8D128,
+    &kSm90DecodeKvInt8D192,
+    &kSm90DecodeKvInt8D256,
     // Of those that fit, the first with enough columns is taken.
     &kSm80DecodeBf16D64,
     &kSm80DecodeBf16D128,
@@ -31,9 +41,10 @@ constexpr const DecodeInstance* kInstances[] = {
     &kSm80DecodeFp16D64,
     &kSm80DecodeFp16D128,
     &kSm80DecodeFp16D256,
+    &kSm80Decode8BitD128,
+    &kSm80Decode8BitD256,
 };
 constexpr int64_t kAlignment = 256;
-constexpr int32_t kMaxMappedHeadDim = 192;
 constexpr int32_t kMinHeadDim = 16, kMaxHeadDim = 256;  // of the sm_80 line
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -59,15 +70,32 @@ KernelStatus CheckShape(const AttentionParams& p) {
   return KernelStatus::kOk;
 }
 
+// Of the sm_90a kernels.
+bool HasSm90HeadDim(const AttentionParams& p) {
+  if (DTypeBytes(p.kv_dtype) == 1) {
+    return p.head_dim % 16 == 0 && p.head_dim >= kMinHeadDim &&
+           (p.head_dim <= 128 || p.head_dim == 192 || p.head_dim == 256);
+  }
+  return p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 192;
+}
+
 // Whether a kernel computes the shape. CheckShape was kOk.
 KernelStatus CheckInstance(const DecodeInstance& row, const AttentionParams& p) {
-  if (p.q_dtype != row.dtype || p.kv_dtype != row.dtype) return KernelStatus::kUnsupportedDType;
+  const bool is_8bit = DTypeBytes(p.kv_dtype) == 1;
+  if (row.has_8bit_kv != is_8bit || (!is_8bit && p.q_dtype != row.dtype)) {
+    return KernelStatus::kUnsupportedDType;
+  }
   if (IsOfSm80Line(row)) {
     const bool fits =
         p.head_dim >= kMinHeadDim && p.head_dim <= row.head_dim && p.head_dim % 8 == 0;
     return fits ? KernelStatus::kOk : KernelStatus::kUnsupportedHeadDim;
   }
-  if (p.head_dim != row.head_dim) return KernelStatus::kUnsupportedHeadDim;
+  if (is_8bit && p.kv_dtype != row.dtype) return KernelStatus::kUnsupportedDType;
+  if (!HasSm90HeadDim(p) ||
+      Sm90DecodeKernelHeadDim(DTypeBytes(p.kv_dtype), p.head_dim) != row.head_dim) {
+    return KernelStatus::kUnsupportedHeadDim;
+  }
+  if (p.tree_mask != nullptr) return KernelStatus::kUnsupportedTreeMask;
   const bool has_option = p.softcap != 0.0f || p.sinks != nullptr || p.alibi_slopes != nullptr ||
                           (p.window_right != -1 && !p.causal);
   return has_option ? KernelStatus::kUnsupportedOption : KernelStatus::kOk;
@@ -78,21 +106,15 @@ bool RunsOn(const DecodeInstance& row, const GpuDevice& device, GpuLine line) {
   return line == GpuLine::kAuto && row.compute_capability == device.compute_capability;
 }
 
-// The sm_80 line copies 16 bytes of keys and values at a time, without maps.
-KernelStatus CheckKv(const AttentionParams& p) {
-  if (p.k == nullptr || p.v == nullptr) return KernelStatus::kBadShape;
-  for (const int64_t stride : {p.k_block_stride, p.k_token_stride, p.k_head_stride,
-                               p.v_block_stride, p.v_token_stride, p.v_head_stride}) {
-    if (stride % 8 != 0) return KernelStatus::kBadStride;
-  }
-  return IsAligned(p.k, 16) && IsAligned(p.v, 16) ? KernelStatus::kOk : KernelStatus::kMisaligned;
-}
-
 KernelStatus CheckPointers(const AttentionParams& p, const DecodeLaunch& launch) {
   if (p.q == nullptr || p.o == nullptr || p.block_table == nullptr || launch.plan == nullptr ||
       launch.workspace == nullptr || launch.max_q_len < 1 ||
       int64_t{launch.max_q_len} * p.num_q_heads > kGpuDecodeMaxLength) {
     return KernelStatus::kBadShape;
+  }
+  if (p.tree_mask != nullptr &&
+      (launch.max_q_len > kMaxTreeTokens || p.tree_mask_stride < 0 || !IsAligned(p.tree_mask, 8))) {
+    return KernelStatus::kUnsupportedTreeMask;
   }
   // Queries are read in pairs, the output is written in fours.
   if (p.q_token_stride % 2 != 0 || p.q_head_stride % 2 != 0 || p.o_token_stride % 4 != 0 ||
@@ -121,11 +143,11 @@ Workspace WorkspaceOf(const DecodeSetup& setup) {
 int32_t BoxTokens(int32_t block_size) { return std::gcd(block_size, kGpuDecodeTileTokens); }
 
 // A dimension of extent 1 may come with any stride.
-bool SetStride(int64_t stride, int64_t extent, int64_t* bytes) {
-  constexpr int64_t kElementBytes = 2;
+bool SetStride(int64_t stride, int64_t extent, int64_t element_bytes, int64_t* bytes) {
   constexpr int64_t kMaxBytes = int64_t{1} << 40;
-  *bytes = extent == 1 ? 128 : stride * kElementBytes;
-  return stride >= 0 && stride<kMaxBytes / kElementBytes&& * bytes> 0 && *bytes % 16 == 0;
+  *bytes = extent == 1 ? 128 : stride * element_bytes;
+  const bool in_range = stride >= 0 && stride < kMaxBytes / element_bytes;
+  return in_range && *bytes > 0 && *bytes % 16 == 0;
 }
 
 KernelStatus MakeMap(const AttentionParams& p, bool values, int64_t num_blocks, TensorMap* map) {
@@ -133,21 +155,26 @@ KernelStatus MakeMap(const AttentionParams& p, bool values, int64_t num_blocks, 
   shape.base = values ? p.v : p.k;
   shape.dtype = p.kv_dtype;
   const int32_t box_tokens = BoxTokens(p.block_size);
-  const int32_t columns = p.head_dim / 64;
-  const int64_t extents[] = {64, p.block_size, columns, p.num_kv_heads, num_blocks};
+  const int32_t bytes = DTypeBytes(p.kv_dtype);
+  const int32_t padded = Sm90DecodeKernelHeadDim(bytes, p.head_dim);
+  const int32_t row_bytes = Sm90DecodeRowBytes(bytes, padded);
+  const int32_t columns = padded * bytes / row_bytes;
+  // A padded head is one column: what is behind head_dim lies outside of the tensor, so it is 0.
+  const int64_t column = padded == p.head_dim ? row_bytes / bytes : p.head_dim;
+  const int64_t extents[] = {column, p.block_size, columns, p.num_kv_heads, num_blocks};
   std::copy(std::begin(extents), std::end(extents), shape.extents);
-  shape.stride_bytes[1] = 128;
-  if (!SetStride(values ? p.v_token_stride : p.k_token_stride, p.block_size,
+  shape.stride_bytes[1] = row_bytes;
+  if (!SetStride(values ? p.v_token_stride : p.k_token_stride, p.block_size, bytes,
                  &shape.stride_bytes[0]) ||
-      !SetStride(values ? p.v_head_stride : p.k_head_stride, p.num_kv_heads,
+      !SetStride(values ? p.v_head_stride : p.k_head_stride, p.num_kv_heads, bytes,
                  &shape.stride_bytes[2]) ||
-      !SetStride(values ? p.v_block_stride : p.k_block_stride, num_blocks,
+      !SetStride(values ? p.v_block_stride : p.k_block_stride, num_blocks, bytes,
                  &shape.stride_bytes[3])) {
     return KernelStatus::kBadStride;
   }
   if (shape.base == nullptr) return KernelStatus::kBadShape;
   if (!IsAligned(shape.base, 16)) return KernelStatus::kMisaligned;
-  shape.box[0] = 64;
+  shape.box[0] = row_bytes / bytes;
   shape.box[1] = box_tokens;
   shape.box[2] = box_tokens == kGpuDecodeTileTokens ? columns : 1;
   shape.box[3] = shape.box[4] = 1;
@@ -180,7 +207,7 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
   args.block_size = p.block_size;
   args.box_tokens = BoxTokens(p.block_size);
   args.window_left = GpuDecodeWindow(p.window_left);
-  args.causal = p.causal;
+  args.causal = p.causal && p.tree_mask == nullptr;
   constexpr float kLog2E = std::numbers::log2e_v<float>;
   args.scale_log2 = p.scale * kLog2E;
   args.sinks = p.sinks;
@@ -197,6 +224,12 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
   args.cap_in = p.softcap > 0.0f ? 2.0f * kLog2E * (p.scale / p.softcap) : 0.0f;
   args.cap_out = p.softcap * kLog2E;
   args.alibi_slopes = p.alibi_slopes;
+  args.tree_mask = p.tree_mask;
+  args.tree_mask_stride = p.tree_mask_stride;
+  args.has_wide_kv = HasWideKv(p);
+  args.scales = p.scales;
+  args.is_int8 = p.kv_dtype == DType::kInt8;
+  args.is_bfloat16 = p.q_dtype == DType::kBFloat16;
   return args;
 }
 
@@ -204,9 +237,7 @@ DecodeArgs MakeArgs(const DecodeSetup& setup, const AttentionParams& p,
 
 KernelStatus PrepareDecode(const AttentionParams& shape, const GpuDevice& device,
                            DecodeSetup* setup, GpuLine line) {
-  const bool dtype_ok = shape.q_dtype == shape.kv_dtype &&
-                        (shape.q_dtype == DType::kBFloat16 || shape.q_dtype == DType::kFloat16);
-  if (!dtype_ok) return KernelStatus::kUnsupportedDType;
+  if (const KernelStatus status = CheckSm80Types(shape); status != KernelStatus::kOk) return status;
   if (const KernelStatus status = CheckShape(shape); status != KernelStatus::kOk) return status;
   if (shape.head_dim < kMinHeadDim || shape.head_dim > kMaxHeadDim || shape.head_dim % 8 != 0) {
     return KernelStatus::kUnsupportedHeadDim;
@@ -231,10 +262,8 @@ bool DecodeNeedsKvMaps(const DecodeSetup& setup) { return !IsOfSm80Line(*setup.i
 KernelStatus MakeDecodeKvMaps(const AttentionParams& params, int64_t num_blocks,
                               DecodeKvMaps* maps) {
   if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
-  if (DTypeBytes(params.kv_dtype) != 2) return KernelStatus::kUnsupportedDType;
-  if (params.head_dim % 64 != 0 || params.head_dim > kMaxMappedHeadDim) {
-    return KernelStatus::kUnsupportedHeadDim;
-  }
+  if (DTypeBytes(params.kv_dtype) > 2) return KernelStatus::kUnsupportedDType;
+  if (!HasSm90HeadDim(params)) return KernelStatus::kUnsupportedHeadDim;
   if (num_blocks < 1 || num_blocks > INT32_MAX) return KernelStatus::kBadShape;
   const KernelStatus status = MakeMap(params, false, num_blocks, &maps->k);
   return status == KernelStatus::kOk ? MakeMap(params, true, num_blocks, &maps->v) : status;
@@ -256,12 +285,18 @@ KernelStatus LaunchDecode(const DecodeSetup& setup, const AttentionParams& param
   if (const KernelStatus status = CheckInstance(*instance, params); status != KernelStatus::kOk) {
     return status;
   }
+  if (const KernelStatus status = CheckSm80Types(params); status != KernelStatus::kOk) {
+    return status;
+  }
   if (launch.max_q_len == 0) return KernelStatus::kOk;  // no row to write
+  if (const KernelStatus status = CheckSm80Scales(params); status != KernelStatus::kOk) {
+    return status;
+  }
   if (const KernelStatus status = CheckPointers(params, launch); status != KernelStatus::kOk) {
     return status;
   }
   if (IsOfSm80Line(*instance)) {
-    if (const KernelStatus status = CheckKv(params); status != KernelStatus::kOk) return status;
+    if (const KernelStatus status = CheckSm80Kv(params); status != KernelStatus::kOk) return status;
   }
   if (launch.workspace_bytes < DecodeWorkspaceBytes(setup)) {
     return KernelStatus::kWorkspaceTooSmall;

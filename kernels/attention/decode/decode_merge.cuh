@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/attention/decode/decode_params.h"
 #include "kernels/attention/decode/decode_walk.cuh"
@@ -30,6 +31,18 @@ __device__ __forceinline__ float MergeBase(float maximum) {
   return maximum == -INFINITY ? 0.0f : maximum;
 }
 
+// As a traits' Element: q and o are of the launch's type, not of the kernel's.
+struct DecodeLaunchElement {};
+
+template <typename Element>
+__device__ __forceinline__ uint32_t PackOutput(const DecodeArgs& args, float low, float high) {
+  if constexpr (std::is_same_v<Element, DecodeLaunchElement>) {
+    return args.is_bfloat16 ? ptx::PackBFloat16(low, high) : ptx::PackFloat16(low, high);
+  } else {
+    return Element::Pack(low, high);
+  }
+}
+
 // Final write of elements [d, d + 4) of a row, unless they are padding; d = 0 also writes lse.
 template <typename Element>
 __device__ __forceinline__ void WriteOutput(const DecodeArgs& args, const DecodePart& part, int row,
@@ -47,8 +60,8 @@ __device__ __forceinline__ void WriteOutput(const DecodeArgs& args, const Decode
   auto* o =
       static_cast<uint16_t*>(args.o) + token * args.o_token_stride + head * args.o_head_stride + d;
   *reinterpret_cast<uint2*>(o) =
-      make_uint2(Element::Pack(total.o.x * inverse, total.o.y * inverse),
-                 Element::Pack(total.o.z * inverse, total.o.w * inverse));
+      make_uint2(PackOutput<Element>(args, total.o.x * inverse, total.o.y * inverse),
+                 PackOutput<Element>(args, total.o.z * inverse, total.o.w * inverse));
   if (d != 0 || args.lse == nullptr) return;
   constexpr float kLn2 = 0.69314718056f;
   args.lse[token * args.num_q_heads + head] =

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/attention/decode/gpu_decode_plan.h"
+#include "kernels/attention/kv_scales.h"
 
 namespace longspan {
 
@@ -24,8 +25,8 @@ struct DecodeArgs {
   int64_t block_table_stride;
   const GpuDecodeWork* works;          // [grid]
   const GpuDecodeSequence* sequences;  // those with query rows
-  // Two partials a CTA. [2 * cta]: its part of a unit that began before; [2 * cta + 1]: its part of a
-  // unit that goes on behind.
+  // Two partials a CTA. [2 * cta]: its part of a unit that began before; [2 * cta + 1]: its part of
+  // a unit that goes on behind.
   float* partial_o;               // [2 * grid, kGpuDecodeRows, head_dim], not normalised
   DecodePartialSum* partial_sum;  // [2 * grid, kGpuDecodeRows]
   int32_t* arrivals;  // [grid], parts written of the unit that began there; 0 between launches
@@ -45,6 +46,14 @@ struct DecodeArgs {
   int32_t window_right;   // -1: open
   float cap_in, cap_out;  // with softcap c: 2 log2(e) scale / c, and c log2(e); else cap_out = 0
   const float* alibi_slopes;  // [num_q_heads] or null
+  const uint64_t* tree_mask;  // [total_q] words or null; in place of causal
+  int64_t tree_mask_stride;
+  bool has_wide_kv;  // rows of keys and values can be copied 16 bytes at a time; else 8
+
+  // What only kernels with 8-bit keys and values read.
+  KvScales scales;
+  bool is_int8;      // stored as int8; else e4m3
+  bool is_bfloat16;  // q and o; else float16
 };
 
 }  // namespace longspan

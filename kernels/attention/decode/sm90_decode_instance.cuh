@@ -11,8 +11,8 @@ inline DecodeInstance MakeSm90DecodeInstance(DType dtype) {
   return {90,
           dtype,
           Traits::kHeadDim,
-          reinterpret_cast<const void*>(&Sm90DecodeKernel<Traits, true>),
-          reinterpret_cast<const void*>(&Sm90DecodeKernel<Traits, false>),
+          reinterpret_cast<const void*>(&Sm90DecodeKernel<Traits, DecodeConsumer<Traits, true>>),
+          reinterpret_cast<const void*>(&Sm90DecodeKernel<Traits, DecodeConsumer<Traits, false>>),
           Traits::kThreads,
           Traits::kSharedBytes};
 }

@@ -10,134 +10,18 @@
 // values; shared memory: decode_traits.cuh. Supported: what decode.h says.
 #pragma once
 
-#include <cuda.h>
-
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/attention/decode/decode_merge.cuh"
-#include "kernels/attention/decode/decode_params.h"
 #include "kernels/attention/decode/decode_traits.cuh"
-#include "kernels/attention/decode/decode_walk.cuh"
-#include "kernels/ptx/matrix.cuh"
-#include "kernels/ptx/mbarrier.cuh"
-#include "kernels/ptx/sync.cuh"
-#include "kernels/ptx/tma.cuh"
+#include "kernels/attention/decode/sm90_decode_pipeline.cuh"
 
 namespace longspan {
 
-// Where the ring stands: the stage that comes next, and the parity of its phase.
-template <int kStages>
-struct RingPosition {
-  int32_t stage = 0;
-  uint32_t parity;
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // What of a part's keys a lane's two rows (g and g + 8 of the row tile) may see.
-struct DecodeMask {
-  int32_t first[2], last[2];       // tokens, inclusive
-  int32_t all_from, all_to;        // between these, inclusive, every row sees every token
-  int32_t owned_begin, owned_end;  // tokens outside hold nobody's values for these rows
+struct DecodeMask : DecodeBounds {
+  int32_t first[2], last[2];  // tokens, inclusive
 };
-
-__device__ __forceinline__ DecodeMask MakeDecodeMask(const DecodeArgs& args, const DecodePart& part,
-                                                     int lane_row) {
-  const GpuDecodeSequence& seq = part.sequence;
-  DecodeMask mask;
-  mask.owned_begin = GpuDecodeFirstToken(seq, args.window_left);
-  mask.owned_end = seq.length;
-  mask.all_from = args.window_left < 0 ? 0 : seq.length - 1 - args.window_left;
-  mask.all_to = args.causal ? seq.length - seq.q_len : seq.length - 1;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int32_t position =
-        seq.length - seq.q_len + (part.first_row + lane_row + 8 * r) / args.group;
-    mask.first[r] = args.window_left < 0 ? 0 : position - args.window_left;
-    mask.last[r] = args.causal ? min(position, seq.length - 1) : seq.length - 1;
-  }
-  return mask;
-}
-
-// The producer warp. Each lane brings one box of a tile: `box_tokens` tokens of one column, or of
-// all columns when a tile is one box. Boxes without a visible token are not asked for: their table
-// entries are garbage.
-template <typename Traits>
-__device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDecodeWork& work,
-                                             const CUtensorMap* k_map, const CUtensorMap* v_map,
-                                             typename Traits::Storage& shared) {
-  constexpr int kTile = Traits::kTile;
-  const int lane = threadIdx.x % 32;
-  const int box = args.box_tokens;
-  const int columns_per_box = box == kTile ? Traits::kColumns : 1;
-  const int boxes_along_d = Traits::kColumns / columns_per_box;
-  const int piece = lane / boxes_along_d;  // along tokens
-  const int column = lane % boxes_along_d;
-  const bool has_box = lane < kTile / box * boxes_along_d;
-  const uint32_t box_bytes = static_cast<uint32_t>(box * columns_per_box * 128);
-  const uint32_t box_offset = column * Traits::kColumnBytes + piece * box * 128;
-  const int32_t tile_blocks = kTile / args.block_size;
-  const int32_t tile_offset = kTile % args.block_size;
-  const uint64_t policy = ptx::EvictFirstPolicy();
-  const uint32_t full = ptx::SharedAddress(shared.full);
-  const uint32_t empty = ptx::SharedAddress(shared.empty);
-  const uint32_t ring = ptx::SharedAddress(shared.ring);
-  RingPosition<Traits::kStages> at{0, 1};
-  bool waited = false;
-
-  for (DecodeWalk walk(args, work); !walk.done();) {
-    const DecodePart part = walk.Next();
-    const GpuDecodeSequence& seq = part.sequence;
-    const int32_t* table = args.block_table + seq.table_row * args.block_table_stride;
-    const int32_t first_token = GpuDecodeFirstToken(seq, args.window_left);
-    auto is_mine = [&](int32_t token) {
-      return has_box && token < seq.length && token + box > first_token;
-    };
-    const int32_t first_tile = first_token / kTile;
-    int32_t token = (first_tile + part.begin) * kTile + piece * box;
-    int32_t block = token / args.block_size;
-    int32_t next_offset = token % args.block_size;
-    bool next_mine = is_mine(token);
-    int32_t next_id = next_mine ? table[block] : 0;
-    for (int32_t tile = part.begin; tile < part.end; ++tile) {
-      const int32_t id = next_id;
-      const int32_t offset = next_offset;
-      const bool mine = next_mine;
-      // The box of the next tile, without a division: they kept the warp from keeping up.
-      token += kTile;
-      block += tile_blocks;
-      next_offset += tile_offset;
-      if (next_offset >= args.block_size) {
-        next_offset -= args.block_size;
-        ++block;
-      }
-      next_mine = is_mine(token);
-      if (next_mine) next_id = table[block];
-      const uint32_t bytes = __popc(__ballot_sync(~0u, mine)) * box_bytes;
-      // Keys and values of this step's own tokens are written by the kernel before.
-      if (!waited && (first_tile + tile + 1) * kTile > seq.length - seq.q_len) {
-        ptx::GridDependencyWait();
-        waited = true;
-      }
-#pragma unroll
-      for (int values = 0; values < 2; ++values) {
-        ptx::MbarrierWait(empty + 8 * at.stage, at.parity);
-        if (lane == 0) ptx::MbarrierArriveExpect(full + 8 * at.stage, bytes);
-        __syncwarp();
-        if (mine) {
-          ptx::TmaLoad5d(ring + at.stage * Traits::kStageBytes + box_offset, values ? v_map : k_map,
-                         full + 8 * at.stage, 0, offset, column, part.head, id, policy);
-        }
-        at.Advance();
-      }
-    }
-  }
-}
 
 // A consumer warp's share of a part: 16 tokens of every tile against all rows.
 template <typename Traits, bool kHiLo>
@@ -165,7 +49,13 @@ class DecodeConsumer {
     for (auto& four : o_) four[0] = four[1] = four[2] = four[3] = 0.0f;
     maximum_[0] = maximum_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0.0f;
-    const DecodeMask mask = MakeDecodeMask(args_, part, g_);
+    DecodeMask mask = {MakeDecodeBounds(args_, part.sequence)};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t position = DecodePosition(args_, part, g_ + 8 * r);
+      mask.first[r] = FirstVisible(args_, position);
+      mask.last[r] = LastVisible(args_, position, part.sequence.length);
+    }
     const int32_t first_tile = mask.owned_begin / Traits::kTile;
     int32_t token = (first_tile + part.begin) * Traits::kTile + Traits::kWarpTokens * warp_;
     for (int32_t tile = part.begin; tile < part.end; ++tile, token += Traits::kTile) {
@@ -360,59 +250,5 @@ class DecodeConsumer {
   float o_[kHeadDim / 8][4];  // with kHiLo rows g + 8 are the low halves' products of rows g
   float maximum_[2], sum_[2];
 };
-
-template <typename Traits, bool kHiLo>
-__device__ __forceinline__ void ConsumeTiles(const DecodeArgs& args, const GpuDecodeWork& work,
-                                             typename Traits::Storage& shared) {
-  DecodeConsumer<Traits, kHiLo> consumer(args, shared);
-  for (DecodeWalk walk(args, work); !walk.done();) {
-    const DecodePart part = walk.Next();
-    consumer.Attend(part);
-    ptx::NamedBarrierSync(1, Traits::kConsumerThreads);
-    MergeWarps<Traits>(args, part, shared);
-    if (part.begin != 0 || part.end != part.num_tiles) {
-      const auto cta = static_cast<int32_t>(blockIdx.x);
-      const int32_t first_cta = part.begin == 0 ? cta : work.first_cta;
-      const int32_t last_cta = part.begin == 0 ? work.last_cta_of_last : work.last_cta_of_first;
-      if (ArriveWithPart<Traits>(args, first_cta, last_cta, shared)) {
-        CombineParts<Traits>(args, part, first_cta, last_cta);
-      }
-    }
-    ptx::NamedBarrierSync(1, Traits::kConsumerThreads);  // the merge buffers are free again
-  }
-}
-
-template <typename Traits, bool kHiLo>
-__global__ void __launch_bounds__(Traits::kThreads, 1)
-    Sm90DecodeKernel(const __grid_constant__ DecodeArgs args,
-                     const __grid_constant__ CUtensorMap k_map,
-                     const __grid_constant__ CUtensorMap v_map) {
-  extern __shared__ uint8_t raw_shared[];
-  auto& shared = *reinterpret_cast<typename Traits::Storage*>(
-      (reinterpret_cast<uintptr_t>(raw_shared) + 1023) & ~uintptr_t{1023});
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Traits::kStages; ++i) {
-      ptx::MbarrierInit(ptx::SharedAddress(&shared.full[i]), 1);
-      ptx::MbarrierInit(ptx::SharedAddress(&shared.empty[i]), Traits::kConsumers);
-    }
-    ptx::FenceMbarrierInit();
-  }
-  if (threadIdx.x == Traits::kConsumerThreads) {
-    ptx::PrefetchTensorMap(&k_map);
-    ptx::PrefetchTensorMap(&v_map);
-  }
-  // The plan is older than the kernel before, so it may be read at once.
-  const GpuDecodeWork work = args.works[blockIdx.x];
-  __syncthreads();
-  if (work.num_tiles > 0 && threadIdx.x >= Traits::kConsumerThreads) {
-    ProduceTiles<Traits>(args, work, &k_map, &v_map, shared);
-    return;
-  }
-  // Queries, output and partials belong to the kernel before until it is done. CTAs without
-  // work wait too: the kernel behind relies on this one's end being behind that one's.
-  ptx::GridDependencyWait();
-  ptx::GridDependencyLaunch();
-  if (work.num_tiles > 0) ConsumeTiles<Traits, kHiLo>(args, work, shared);
-}
 
 }  // namespace longspan

@@ -34,6 +34,8 @@ static_assert(static_cast<int>(KernelStatus::kMisaligned) == LONGSPAN_ATTN_ALIGN
 static_assert(static_cast<int>(KernelStatus::kWorkspaceTooSmall) == LONGSPAN_ATTN_WORKSPACE);
 static_assert(static_cast<int>(KernelStatus::kUnsupportedDevice) == LONGSPAN_ATTN_DEVICE);
 static_assert(static_cast<int>(KernelStatus::kLaunchFailed) == LONGSPAN_ATTN_LAUNCH);
+static_assert(static_cast<int>(KernelStatus::kUnsupportedScales) == LONGSPAN_ATTN_SCALES);
+static_assert(static_cast<int>(KernelStatus::kUnsupportedTreeMask) == LONGSPAN_ATTN_TREE);
 
 constexpr int64_t kAlignment = 256;
 constexpr int64_t Aligned(int64_t bytes) {
@@ -55,8 +57,8 @@ struct AttnSetup {
 struct longspan_attn_device {
   longspan::GpuDevice gpu;
   std::mutex mutex;
-  // By family, line, dtype, head_dim: all that setups depend on. Guarded by the mutex.
-  std::map<std::array<int32_t, 4>, longspan::AttnSetup> setups;
+  // By family, line, dtypes, head_dim: all that setups depend on. Guarded by the mutex.
+  std::map<std::array<int32_t, 5>, longspan::AttnSetup> setups;
 };
 
 namespace longspan {
@@ -90,7 +92,8 @@ int Serve(longspan_attn_device* device, const longspan_attn_call* call, Served* 
   if (status != LONGSPAN_ATTN_OK) return status;
   const AttnChoice& choice = served->choice;
   served->params = AttnParams(*call, choice);
-  const std::array<int32_t, 4> key = {static_cast<int32_t>(choice.family), choice.line, call->dtype,
+  const std::array<int32_t, 5> key = {static_cast<int32_t>(choice.family), choice.line, call->dtype,
+                                      static_cast<int32_t>(served->params.kv_dtype),
                                       call->head_dim};
   const std::lock_guard lock(device->mutex);
   const auto found = device->setups.find(key);
@@ -257,6 +260,12 @@ KvPoolView PoolOf(const longspan_attn_call& call, const Served& served) {
   pool.head_dim = p.head_dim;
   pool.block_size = one_piece ? 1 : p.block_size;
   pool.dtype = p.kv_dtype;
+  pool.k_scales = p.scales.k;
+  pool.v_scales = p.scales.v;
+  pool.k_scale_block_stride = p.scales.k_block_stride;
+  pool.k_scale_head_stride = p.scales.k_head_stride;
+  pool.v_scale_block_stride = p.scales.v_block_stride;
+  pool.v_scale_head_stride = p.scales.v_head_stride;
   return pool;
 }
 
@@ -410,6 +419,10 @@ extern "C" int longspan_attn_append_run(longspan_attn_device* device,
   if (const int status = Serve(device, call, &served); status != LONGSPAN_ATTN_OK) return status;
   if (const int status = CheckAppend(*call, *append); status != LONGSPAN_ATTN_OK) return status;
   if (served.choice.keys != AttnKeys::kBlocks && plan == nullptr) return LONGSPAN_ATTN_NULL;
+  if (DTypeBytes(served.params.kv_dtype) == 1 &&
+      (call->k_scale == nullptr || call->v_scale == nullptr)) {
+    return LONGSPAN_ATTN_SCALES;
+  }
   const AppendRowsParams rows = RowsOf(*call, served, *append, plan);
   KvStoreParams store;
   store.k = append->k_new;
@@ -461,7 +474,7 @@ extern "C" const char* longspan_attn_text(int status) {
     default:
       break;
   }
-  if (status < 0 || status > LONGSPAN_ATTN_LAUNCH) return "unknown";
+  if (status < 0 || status > LONGSPAN_ATTN_TREE) return "unknown";
   return KernelStatusText(static_cast<KernelStatus>(status)).data();  // literals: end with a zero
 }
 

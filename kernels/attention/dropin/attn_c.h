@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define LONGSPAN_ATTN_ABI 1
+#define LONGSPAN_ATTN_ABI 2
 
 enum {
   LONGSPAN_ATTN_OK = 0,
@@ -35,12 +35,16 @@ enum {
   LONGSPAN_ATTN_WORKSPACE = 9,
   LONGSPAN_ATTN_DEVICE = 10,
   LONGSPAN_ATTN_LAUNCH = 11,
+  LONGSPAN_ATTN_SCALES = 12,  /* k_scale, v_scale and their strides */
+  LONGSPAN_ATTN_TREE = 13,    /* tree_mask */
   LONGSPAN_ATTN_NULL = 100,   /* a null pointer where one is needed */
   LONGSPAN_ATTN_STRUCT = 101, /* struct_bytes is not of this version */
   LONGSPAN_ATTN_NO_DEVICE = 102
 };
 
 enum { LONGSPAN_ATTN_FLOAT16 = 1, LONGSPAN_ATTN_BFLOAT16 = 2 };
+/* Of k and v alone; e4m3 as OCP defines it, int8 symmetric. */
+enum { LONGSPAN_ATTN_FLOAT8_E4M3 = 3, LONGSPAN_ATTN_INT8 = 4 };
 
 enum { LONGSPAN_ATTN_DECODE = 1, LONGSPAN_ATTN_PREFILL = 2 }; /* families; 0: chosen by the shape */
 enum { LONGSPAN_ATTN_SM80 = 80, LONGSPAN_ATTN_SM90 = 90 };    /* lines; 0: the best that serves */
@@ -50,12 +54,13 @@ enum { LONGSPAN_ATTN_SM80 = 80, LONGSPAN_ATTN_SM90 = 90 };    /* lines; 0: the b
  * any row; cu_seqlens_k is PACKED with one row. */
 enum { LONGSPAN_ATTN_PAGED = 0, LONGSPAN_ATTN_ROWS = 1, LONGSPAN_ATTN_PACKED = 2 };
 
-/* One call. Strides in elements, multiples of 8; q, k, v 16-byte aligned; the last dimension
- * contiguous. Pointers are device memory; choose, sizes and plan read none of them, but ask whether
- * alibi_slopes and sinks are null. */
+/* One call. Strides in elements, multiples of 8; q, k, v 16-byte aligned (8-bit k, v: 8); the last
+ * dimension contiguous. Pointers are device memory; choose, sizes and plan read none of them, but
+ * ask whether alibi_slopes, sinks and tree_mask are null. */
 typedef struct longspan_attn_call {
   int32_t struct_bytes; /* sizeof(longspan_attn_call) */
-  int32_t dtype;        /* of q, o, k and v */
+  int32_t dtype;        /* of q, o, and of k and v when kv_dtype is 0 */
+  int32_t kv_dtype;     /* 0, the same as dtype, LONGSPAN_ATTN_FLOAT8_E4M3 or LONGSPAN_ATTN_INT8 */
   int32_t num_seqs;
   int32_t num_q_heads;
   int32_t num_kv_heads;
@@ -68,6 +73,7 @@ typedef struct longspan_attn_call {
   int32_t window_right;
   int32_t family; /* 0, LONGSPAN_ATTN_DECODE, LONGSPAN_ATTN_PREFILL */
   int32_t line;   /* 0, LONGSPAN_ATTN_SM80: leave the sm_90a line out */
+  int32_t unused;
   float scale;
   float softcap;       /* 0: off */
   int64_t total_q;     /* rows of q, o, lse */
@@ -82,11 +88,21 @@ typedef struct longspan_attn_call {
   const int32_t* block_table; /* PAGED: [num_seqs, block_table_stride] */
   const float* alibi_slopes;  /* [num_q_heads] or null; score -= slope * |p - j| */
   const float* sinks;         /* [num_q_heads] or null */
+  /* Of 8-bit k and v: real = stored * scale, the scale of a block and KV head at [block *
+   * block_stride + head * head_stride]; stride 0: the same for all (block: always, but PAGED). */
+  const float* k_scale;
+  const float* v_scale;
+  /* Decode of drafted tokens, at most 64 a sequence; null: none. In place of causal: bit n of the
+   * word at [row of q * tree_mask_stride] is set when the row sees its sequence's n-th new token */
+  const uint64_t* tree_mask;
   int64_t block_table_stride;
   int64_t q_token_stride, q_head_stride;
   int64_t o_token_stride, o_head_stride;
   int64_t k_block_stride, k_token_stride, k_head_stride;
   int64_t v_block_stride, v_token_stride, v_head_stride;
+  int64_t k_scale_block_stride, k_scale_head_stride;
+  int64_t v_scale_block_stride, v_scale_head_stride;
+  int64_t tree_mask_stride;
 } longspan_attn_call;
 
 /* What serves a call. how_keys: "blocks", "rows as blocks", "overlapping blocks", "one piece". */
@@ -143,7 +159,8 @@ LONGSPAN_ATTN_API int longspan_attn_plan(longspan_attn_device* device,
                                          const longspan_attn_lengths* lengths, void* plan,
                                          int64_t plan_bytes, longspan_attn_plan_info* info);
 
-/* New keys and values into the cache, before longspan_attn_run in the same stream. */
+/* New keys and values into the cache (an 8-bit one: divided by its scales), before
+ * longspan_attn_run in the same stream. */
 typedef struct longspan_attn_append {
   int32_t struct_bytes;
   int32_t new_len;   /* tokens of every sequence */

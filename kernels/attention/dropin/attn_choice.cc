@@ -10,12 +10,18 @@ namespace {
 
 constexpr int32_t kBlockSizes[] = {256, 128, 64, 32, 16};
 
+bool Has8BitKv(const longspan_attn_call& call) {
+  return call.kv_dtype == LONGSPAN_ATTN_FLOAT8_E4M3 || call.kv_dtype == LONGSPAN_ATTN_INT8;
+}
+
 struct Masks {
   bool causal;
   int32_t left, right;
 };
-// A right window of 0 is causal, and beyond causal a right window says nothing.
+// A right window of 0 is causal, and beyond causal a right window says nothing; a tree takes the
+// place of causal alone.
 Masks NormalMasks(const longspan_attn_call& call) {
+  if (call.tree_mask != nullptr) return {false, call.window_left, call.window_right};
   const bool causal = call.causal != 0 || call.window_right == 0;
   return {causal, call.window_left, causal ? -1 : call.window_right};
 }
@@ -79,6 +85,9 @@ int CheckShape(const longspan_attn_call& call, AttnChoice* choice) {
   if (call.dtype != LONGSPAN_ATTN_FLOAT16 && call.dtype != LONGSPAN_ATTN_BFLOAT16) {
     return Refuse(choice, LONGSPAN_ATTN_DTYPE, "dtype is neither float16 nor bfloat16");
   }
+  if (!Has8BitKv(call) && call.kv_dtype != 0 && call.kv_dtype != call.dtype) {
+    return Refuse(choice, LONGSPAN_ATTN_DTYPE, "kv_dtype is neither dtype nor of 8 bits");
+  }
   if (call.num_kv_heads < 1 || call.num_q_heads < 1 || call.num_q_heads % call.num_kv_heads != 0) {
     return Refuse(choice, LONGSPAN_ATTN_HEADS, "query heads are not a multiple of KV heads");
   }
@@ -125,10 +134,29 @@ int CheckOptions(const longspan_attn_call& call, AttnChoice* choice) {
   return known ? LONGSPAN_ATTN_OK : Refuse(choice, LONGSPAN_ATTN_OPTION, "unknown family or line");
 }
 
+int CheckScalesAndTree(const longspan_attn_call& call, AttnChoice* choice) {
+  for (const int64_t stride : {call.k_scale_block_stride, call.k_scale_head_stride,
+                               call.v_scale_block_stride, call.v_scale_head_stride}) {
+    if (stride < 0) return Refuse(choice, LONGSPAN_ATTN_SCALES, "a stride of scales is negative");
+  }
+  if (call.kv_layout != LONGSPAN_ATTN_PAGED &&
+      (call.k_scale_block_stride != 0 || call.v_scale_block_stride != 0)) {
+    return Refuse(choice, LONGSPAN_ATTN_SCALES, "scales of blocks, but keys do not lie in blocks");
+  }
+  if (call.tree_mask == nullptr) return LONGSPAN_ATTN_OK;
+  if (call.max_q_len > kMaxTreeTokens || call.tree_mask_stride < 0) {
+    return Refuse(choice, LONGSPAN_ATTN_TREE,
+                  "tree_mask with more than 64 rows a sequence or a negative stride");
+  }
+  return call.family == LONGSPAN_ATTN_PREFILL
+             ? Refuse(choice, LONGSPAN_ATTN_TREE, "tree_mask is of the decode family alone")
+             : LONGSPAN_ATTN_OK;
+}
+
 // What the sm_90a kernels lack, whatever the family.
 bool HasSlowOption(const longspan_attn_call& call) {
-  return call.softcap != 0.0f || call.alibi_slopes != nullptr || call.sinks != nullptr ||
-         NormalMasks(call).right != -1;
+  return Has8BitKv(call) || call.tree_mask != nullptr || call.softcap != 0.0f ||
+         call.alibi_slopes != nullptr || call.sinks != nullptr || NormalMasks(call).right != -1;
 }
 
 bool ServedBySm90(const longspan_attn_call& call, int32_t compute_capability, AttnFamily family,
@@ -167,17 +195,17 @@ int ChooseAttn(const longspan_attn_call& call, int32_t compute_capability, AttnC
   if (call.struct_bytes != static_cast<int32_t>(sizeof(longspan_attn_call))) {
     return Refuse(choice, LONGSPAN_ATTN_STRUCT, "struct_bytes of another version");
   }
-  for (const auto check : {&CheckShape, &CheckOptions, &CheckStrides}) {
+  for (const auto check : {&CheckShape, &CheckOptions, &CheckStrides, &CheckScalesAndTree}) {
     if (const int status = check(call, choice); status != LONGSPAN_ATTN_OK) return status;
   }
   if (compute_capability < 80) {
     return Refuse(choice, LONGSPAN_ATTN_DEVICE, "the card is older than compute capability 8.0");
   }
   const int64_t rows = int64_t{call.max_q_len} * (call.num_q_heads / call.num_kv_heads);
-  choice->family =
-      call.family == LONGSPAN_ATTN_DECODE || (call.family == 0 && rows <= kAttnDecodeRows)
-          ? AttnFamily::kDecode
-          : AttnFamily::kPrefill;
+  choice->family = call.family == LONGSPAN_ATTN_DECODE || call.tree_mask != nullptr ||
+                           (call.family == 0 && rows <= kAttnDecodeRows)
+                       ? AttnFamily::kDecode
+                       : AttnFamily::kPrefill;
   if (ServedBySm90(call, compute_capability, choice->family, &choice->keys, &choice->block_size)) {
     choice->line = 90;
   } else {
@@ -241,7 +269,20 @@ AttentionParams AttnParams(const longspan_attn_call& call, const AttnChoice& cho
   p.num_kv_heads = call.num_kv_heads;
   p.head_dim = call.head_dim;
   p.block_size = choice.block_size;
-  p.q_dtype = p.kv_dtype = call.dtype == LONGSPAN_ATTN_FLOAT16 ? DType::kFloat16 : DType::kBFloat16;
+  p.q_dtype = call.dtype == LONGSPAN_ATTN_FLOAT16 ? DType::kFloat16 : DType::kBFloat16;
+  p.kv_dtype = !Has8BitKv(call)                             ? p.q_dtype
+               : call.kv_dtype == LONGSPAN_ATTN_FLOAT8_E4M3 ? DType::kFloat8E4M3
+                                                            : DType::kInt8;
+  if (Has8BitKv(call)) {
+    p.scales = {call.k_scale,
+                call.v_scale,
+                call.k_scale_block_stride,
+                call.k_scale_head_stride,
+                call.v_scale_block_stride,
+                call.v_scale_head_stride};
+  }
+  p.tree_mask = call.tree_mask;
+  p.tree_mask_stride = call.tree_mask_stride;
   p.scale = call.scale;
   p.softcap = call.softcap;
   p.causal = masks.causal;

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "kernels/attention/prefill/sm80_prefill_instance.h"
+#include "kernels/attention/sm80_kv_checks.h"
 #include "kernels/gpu.h"
 
 namespace longspan {
@@ -13,8 +14,8 @@ namespace {
 
 // Ascending head_dim: the first with enough columns is taken.
 constexpr const Sm80PrefillInstance* kInstances[] = {
-    &kSm80PrefillBf16D64, &kSm80PrefillBf16D128, &kSm80PrefillBf16D256,
-    &kSm80PrefillFp16D64, &kSm80PrefillFp16D128, &kSm80PrefillFp16D256,
+    &kSm80PrefillBf16D64,  &kSm80PrefillBf16D128, &kSm80PrefillBf16D256, &kSm80PrefillFp16D64,
+    &kSm80PrefillFp16D128, &kSm80PrefillFp16D256, &kSm80Prefill8BitD128, &kSm80Prefill8BitD256,
 };
 constexpr int32_t kMinHeadDim = 16, kMaxHeadDim = 256;
 
@@ -22,10 +23,15 @@ bool IsAligned(const void* pointer, uintptr_t bytes) {
   return std::bit_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// The element types. CheckSm80Types was kOk.
+bool Serves(const Sm80PrefillInstance& row, const AttentionParams& p) {
+  const bool is_8bit = DTypeBytes(p.kv_dtype) == 1;
+  return row.has_8bit_kv == is_8bit && (is_8bit || row.dtype == p.q_dtype);
+}
+
 KernelStatus CheckShape(const AttentionParams& p) {
-  const bool dtype_ok =
-      p.q_dtype == p.kv_dtype && (p.q_dtype == DType::kBFloat16 || p.q_dtype == DType::kFloat16);
-  if (!dtype_ok) return KernelStatus::kUnsupportedDType;
+  if (const KernelStatus status = CheckSm80Types(p); status != KernelStatus::kOk) return status;
+  if (p.tree_mask != nullptr) return KernelStatus::kUnsupportedTreeMask;
   if (p.num_kv_heads < 1 || p.num_q_heads < p.num_kv_heads || p.num_q_heads % p.num_kv_heads != 0) {
     return KernelStatus::kUnsupportedHeads;
   }
@@ -44,21 +50,17 @@ KernelStatus CheckShape(const AttentionParams& p) {
 }
 
 KernelStatus CheckPointers(const AttentionParams& p, const Sm80PrefillLaunch& launch) {
-  if (p.q == nullptr || p.o == nullptr || p.k == nullptr || p.v == nullptr ||
-      p.block_table == nullptr || launch.blocks == nullptr) {
+  if (p.q == nullptr || p.o == nullptr || p.block_table == nullptr || launch.blocks == nullptr) {
     return KernelStatus::kBadShape;
   }
   // What is copied comes 16 bytes at a time; the output is written in pairs.
-  for (const int64_t stride :
-       {p.q_token_stride, p.q_head_stride, p.k_block_stride, p.k_token_stride, p.k_head_stride,
-        p.v_block_stride, p.v_token_stride, p.v_head_stride}) {
-    if (stride % 8 != 0) return KernelStatus::kBadStride;
-  }
+  if (p.q_token_stride % 8 != 0 || p.q_head_stride % 8 != 0) return KernelStatus::kBadStride;
   if (p.o_token_stride % 2 != 0 || p.o_head_stride % 2 != 0) return KernelStatus::kBadStride;
-  const bool aligned = IsAligned(p.q, 16) && IsAligned(p.k, 16) && IsAligned(p.v, 16) &&
-                       IsAligned(p.o, 4) && IsAligned(p.lse, 4) && IsAligned(p.sinks, 4) &&
-                       IsAligned(p.alibi_slopes, 4) && IsAligned(p.block_table, 4) &&
-                       IsAligned(launch.blocks, 16);
+  if (const KernelStatus status = CheckSm80Scales(p); status != KernelStatus::kOk) return status;
+  if (const KernelStatus status = CheckSm80Kv(p); status != KernelStatus::kOk) return status;
+  const bool aligned = IsAligned(p.q, 16) && IsAligned(p.o, 4) && IsAligned(p.lse, 4) &&
+                       IsAligned(p.sinks, 4) && IsAligned(p.alibi_slopes, 4) &&
+                       IsAligned(p.block_table, 4) && IsAligned(launch.blocks, 16);
   return aligned ? KernelStatus::kOk : KernelStatus::kMisaligned;
 }
 
@@ -96,6 +98,10 @@ Sm80PrefillArgs MakeArgs(const AttentionParams& p, const Sm80PrefillLaunch& laun
   args.cap_out = p.softcap * kLog2E;
   args.sinks = p.sinks;
   args.alibi_slopes = p.alibi_slopes;
+  args.has_wide_kv = HasWideKv(p);
+  args.scales = p.scales;
+  args.is_int8 = p.kv_dtype == DType::kInt8;
+  args.is_bfloat16 = p.q_dtype == DType::kBFloat16;
   return args;
 }
 
@@ -106,7 +112,7 @@ KernelStatus PrepareSm80Prefill(const AttentionParams& shape, const GpuDevice& d
   if (const KernelStatus status = CheckShape(shape); status != KernelStatus::kOk) return status;
   if (device.compute_capability < 80) return KernelStatus::kUnsupportedDevice;
   for (const Sm80PrefillInstance* row : kInstances) {
-    if (row->dtype != shape.q_dtype || row->head_dim < shape.head_dim) continue;
+    if (!Serves(*row, shape) || row->head_dim < shape.head_dim) continue;
     if (cudaFuncSetAttribute(row->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              row->shared_bytes) != cudaSuccess) {
       (void)cudaGetLastError();
@@ -123,7 +129,7 @@ KernelStatus LaunchSm80Prefill(const Sm80PrefillSetup& setup, const AttentionPar
   const Sm80PrefillInstance* instance = setup.instance;
   if (instance == nullptr) return KernelStatus::kUnsupportedDevice;
   if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
-  if (params.q_dtype != instance->dtype) return KernelStatus::kUnsupportedDType;
+  if (!Serves(*instance, params)) return KernelStatus::kUnsupportedDType;
   if (params.head_dim > instance->head_dim) return KernelStatus::kUnsupportedHeadDim;
   if (launch.num_blocks == 0) return KernelStatus::kOk;  // no row to write
   if (launch.num_blocks < 0 || launch.num_blocks > INT32_MAX / params.num_kv_heads) {

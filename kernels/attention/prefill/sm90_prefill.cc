@@ -35,6 +35,9 @@ bool IsBlockSize(int32_t tokens) { return tokens >= 16 && tokens <= 256 && token
 
 // What of the contract these kernels implement.
 KernelStatus CheckShape(const AttentionParams& p) {
+  if (p.tree_mask != nullptr) return KernelStatus::kUnsupportedTreeMask;
+  // Scales belong to 8-bit keys and values.
+  if (p.scales.k != nullptr || p.scales.v != nullptr) return KernelStatus::kUnsupportedScales;
   if (p.num_kv_heads < 1 || p.num_q_heads < p.num_kv_heads || p.num_q_heads % p.num_kv_heads != 0) {
     return KernelStatus::kUnsupportedHeads;
   }

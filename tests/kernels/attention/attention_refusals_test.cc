@@ -187,6 +187,32 @@ TEST_P(AttentionRefusals, OptionsThatSm90DoesNotCompute) {
   });
 }
 
+// Never computed as if they were not there.
+TEST_P(AttentionRefusals, ScalesWithout8BitKeysAndTreesThatItDoesNotKnow) {
+  const float* floats = reinterpret_cast<const float*>(memory.data());
+  ExpectAll({
+      {"e4m3 keys", KernelStatus::kUnsupportedDType,
+       [](P p, L) { p.kv_dtype = DType::kFloat8E4M3; }},
+      {"int8 keys", KernelStatus::kUnsupportedDType, [](P p, L) { p.kv_dtype = DType::kInt8; }},
+      {"scales of k", KernelStatus::kUnsupportedScales, [=](P p, L) { p.scales.k = floats; }},
+      {"scales of v", KernelStatus::kUnsupportedScales, [=](P p, L) { p.scales.v = floats; }},
+  });
+  const uint64_t* words = reinterpret_cast<const uint64_t*>(memory.data());
+  if (GetParam().launch != LaunchDecodeSm80) {
+    ExpectAll(
+        {{"a tree", KernelStatus::kUnsupportedTreeMask, [=](P p, L) { p.tree_mask = words; }}});
+    return;
+  }
+  ExpectAll({
+      {"a tree of 65", KernelStatus::kUnsupportedTreeMask,
+       [=](P p, L l) { p.tree_mask = words, l.num_items = 65; }},
+      {"its stride", KernelStatus::kUnsupportedTreeMask,
+       [=](P p, L) { p.tree_mask = words, p.tree_mask_stride = -1; }},
+      {"its place", KernelStatus::kUnsupportedTreeMask,
+       [=](P p, L) { p.tree_mask = BytesOn(words, 4); }},
+  });
+}
+
 TEST_P(AttentionRefusals, WrongStrides) {
   ExpectAll({
       {"q token", KernelStatus::kBadStride, [](P p, L) { p.q_token_stride += 1; }},
@@ -230,6 +256,37 @@ TEST_P(AttentionRefusals, NothingToDoIsNotRefused) {
   Launch launch;
   launch.num_items = 0;
   EXPECT_EQ(GetParam().launch(params, launch), KernelStatus::kOk);
+}
+
+TEST(AttentionRefusalsOf8BitKv, ScalesThatAreMissingOrWrong) {
+  const float* floats = reinterpret_cast<const float*>(memory.data());
+  const Change changes[] = {
+      {"k missing", KernelStatus::kUnsupportedScales, [](P p, L) { p.scales.k = nullptr; }},
+      {"v missing", KernelStatus::kUnsupportedScales, [](P p, L) { p.scales.v = nullptr; }},
+      {"k stride", KernelStatus::kUnsupportedScales, [](P p, L) { p.scales.k_block_stride = -1; }},
+      {"v stride", KernelStatus::kUnsupportedScales, [](P p, L) { p.scales.v_head_stride = -8; }},
+      {"k misaligned", KernelStatus::kMisaligned,
+       [](P p, L) { p.scales.k = BytesOn(p.scales.k, 2); }},
+      {"float32 queries", KernelStatus::kUnsupportedDType,
+       [](P p, L) { p.q_dtype = DType::kFloat32; }},
+  };
+  for (const Change& change : changes) {
+    AttentionParams params = GoodParams();
+    params.kv_dtype = DType::kFloat8E4M3;
+    params.scales.k = params.scales.v = floats;
+    Launch launch;
+    change.apply(params, launch);
+    const std::string_view expected = KernelStatusText(change.expected);
+    EXPECT_EQ(KernelStatusText(LaunchDecodeOf(kSm80Decode8BitD128, params, launch)), expected)
+        << change.what;
+    EXPECT_EQ(KernelStatusText(LaunchDecodeOf(kSm90DecodeKvE4M3D128, params, launch)), expected)
+        << change.what;
+    const Sm80PrefillInstance& instance = kSm80Prefill8BitD128;
+    const Sm80PrefillSetup setup = {&instance, instance.block_rows};
+    const Sm80PrefillLaunch args = {reinterpret_cast<const PrefillBlock*>(launch.plan), 1};
+    EXPECT_EQ(KernelStatusText(LaunchSm80Prefill(setup, params, args, nullptr)), expected)
+        << change.what;
+  }
 }
 
 // The sm_80 line gets keys and values with each launch, sm_90a by maps that are made before.

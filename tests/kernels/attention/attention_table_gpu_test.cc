@@ -97,8 +97,9 @@ class AttentionTableOnGpu : public testing::Test {
     const int32_t group = row.spec.num_q_heads / row.spec.num_kv_heads;
     const int32_t most = *std::max_element(row.spec.q_lens.begin(), row.spec.q_lens.end());
     const bool by_shape = row.family == AttentionTableFamily::kByShape;
-    const bool decode =
-        by_shape ? most * group <= kAttnDecodeRows : row.family == AttentionTableFamily::kDecode;
+    const bool decode = row.spec.tree != TreeMask::kNone ||
+                        row.family == AttentionTableFamily::kDecode ||
+                        (by_shape && most * group <= kAttnDecodeRows);
     if (!decode && !refused) return true;
     if (decode) {
       problem.ResetOutput();
@@ -127,7 +128,7 @@ class AttentionTableOnGpu : public testing::Test {
     if (on_sm80) return true;
     ++counts_["rows that no kernel here serves"];
     // That is an answer for what GPUs need not serve.
-    return row.reach > AttentionReach::kGpu || Expect("no kernel serves it", row, "unserved");
+    return (row.servers & kOnGpu) == 0 || Expect("no kernel serves it", row, "unserved");
   }
 
   std::map<std::string, int> counts_;  // runs by kernel, refusals by reason
@@ -142,7 +143,7 @@ TEST_F(AttentionTableOnGpu, EveryRowAgreesWithTheOracleOnEveryLineThatServesIt) 
     Preparation::Made made = preparation.Take(i);
     if (!RunRow(made, table[i])) break;
     ++num_run;
-    num_for_gpus += table[i].reach <= AttentionReach::kGpu ? 1 : 0;
+    num_for_gpus += (table[i].servers & kOnGpu) != 0 ? 1 : 0;
   }
   for (const auto& [what, count] : counts_) {
     std::printf("%6d %s\n", count, what.c_str());

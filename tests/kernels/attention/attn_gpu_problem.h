@@ -12,7 +12,6 @@
 #include "kernels/runtime/buffer.h"
 #include "kernels/runtime/stream.h"
 #include "tests/kernels/attention/gpu_attention_memory.h"
-#include "tests/support/attention_oracle.h"
 #include "tests/support/attn_call.h"
 
 namespace longspan {
@@ -65,11 +64,5 @@ class AttnGpuProblem {
   DeviceBuffer sinks_, slopes_, plan_, workspace_;
   std::vector<std::byte> host_plan_;
 };
-
-// Of outputs that were rounded to 16 bits, and of weights that were before they were multiplied.
-double AttnGpuTolerance(const AttentionParams& params);
-inline constexpr double kAttnGpuLseTolerance = 3e-5;
-
-std::string AgainstOracle(PagedAttention& problem, const OracleOutput& oracle);
 
 }  // namespace longspan

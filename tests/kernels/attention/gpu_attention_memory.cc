@@ -49,7 +49,10 @@ GpuAttentionMemory::GpuAttentionMemory(PagedAttention& problem)
       k_(BufferFor(problem.memory().k)),
       v_(BufferFor(problem.memory().v)),
       lse_(BufferFor(problem.memory().lse)),
-      table_(BufferFor(problem.memory().block_table)) {
+      table_(BufferFor(problem.memory().block_table)),
+      k_scales_(BufferFor(problem.memory().k_scales)),
+      v_scales_(BufferFor(problem.memory().v_scales)),
+      tree_mask_(BufferFor(problem.memory().tree_mask)) {
   const PagedAttention::Memory host = problem.memory();
   params_.q = Moved(q_, host.q, params_.q);
   params_.o = Moved(o_, host.o, params_.o);
@@ -57,6 +60,13 @@ GpuAttentionMemory::GpuAttentionMemory(PagedAttention& problem)
   params_.v = Moved(v_, host.v, params_.v);
   params_.lse = Moved(lse_, host.lse, params_.lse);
   params_.block_table = Moved(table_, host.block_table, params_.block_table);
+  if (params_.scales.k != nullptr) {
+    params_.scales.k = Moved(k_scales_, host.k_scales, params_.scales.k);
+    params_.scales.v = Moved(v_scales_, host.v_scales, params_.scales.v);
+  }
+  if (params_.tree_mask != nullptr) {
+    params_.tree_mask = Moved(tree_mask_, host.tree_mask, params_.tree_mask);
+  }
   params_.cu_seqlens_q = params_.seq_lens = nullptr;
   Upload();
 }
@@ -69,6 +79,9 @@ void GpuAttentionMemory::Upload() {
   Check(v_.CopyFrom(host.v, stream_.handle()));
   Check(lse_.CopyFrom(std::as_bytes(std::span(host.lse)), stream_.handle()));
   Check(table_.CopyFrom(std::as_bytes(std::span(host.block_table)), stream_.handle()));
+  Check(k_scales_.CopyFrom(std::as_bytes(std::span(host.k_scales)), stream_.handle()));
+  Check(v_scales_.CopyFrom(std::as_bytes(std::span(host.v_scales)), stream_.handle()));
+  Check(tree_mask_.CopyFrom(std::as_bytes(std::span(host.tree_mask)), stream_.handle()));
   Check(stream_.Synchronize());
 }
 

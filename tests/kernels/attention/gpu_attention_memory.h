@@ -22,7 +22,8 @@ class GpuAttentionMemory {
   const AttentionParams& device_params() const { return params_; }
   GpuStream& stream() { return stream_; }
 
-  // Copies q, k, v, the block table, o and lse as they are on the host now; waits.
+  // Copies q, k, v and their scales, the block table, the tree mask, o and lse as they are on the
+  // host now; waits.
   void Upload();
   // Waits, copies o and lse to the host problem. False, with a message on stderr, on a device error
   // or a changed guard word.
@@ -32,7 +33,7 @@ class GpuAttentionMemory {
   PagedAttention& problem_;
   AttentionParams params_;
   GpuStream stream_;
-  DeviceBuffer q_, o_, k_, v_, lse_, table_;
+  DeviceBuffer q_, o_, k_, v_, lse_, table_, k_scales_, v_scales_, tree_mask_;
 };
 
 }  // namespace longspan

@@ -165,4 +165,31 @@ std::string Differences(PagedAttention& problem, const OracleOutput& oracle, dou
          " values are bad; worst: " + CompareWithOracle(p, oracle, o_tolerance, lse_tolerance);
 }
 
+std::string AgainstOracle(PagedAttention& problem, const OracleOutput& oracle) {
+  const double tolerance = 4.0 * (problem.params().q_dtype == DType::kBFloat16 ? 0x1p-9 : 0x1p-12);
+  return Differences(problem, oracle, tolerance, 3e-5);
+}
+
+double RelativeError(PagedAttention& problem, const OracleOutput& oracle) {
+  const AttentionParams& p = problem.params();
+  double difference = 0.0, norm = 0.0;
+  for (int64_t token = 0; token < p.cu_seqlens_q[p.num_seqs]; ++token) {
+    for (int32_t head = 0; head < p.num_q_heads; ++head) {
+      for (int32_t d = 0; d < p.head_dim; ++d) {
+        const double expected = oracle.o[(token * p.num_q_heads + head) * p.head_dim + d];
+        const double off = problem.output(token, head, d) - expected;
+        difference += off * off;
+        norm += expected * expected;
+      }
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+std::string FirstByteApart(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  if (a == b) return "";
+  const auto at = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+  return "byte " + std::to_string(at) + " of " + std::to_string(a.size()) + " (rows of o and lse)";
+}
+
 }  // namespace longspan

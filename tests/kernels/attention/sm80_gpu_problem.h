@@ -60,5 +60,14 @@ class Sm80GpuProblem {
 // its sequence, query, head and column), how many are not, and the worst.
 std::string Differences(PagedAttention& problem, const OracleOutput& oracle, double o_tolerance,
                         double lse_tolerance);
+// The same with the line's tolerances: the output is rounded to 16 bits, and weights are before
+// they are multiplied.
+std::string AgainstOracle(PagedAttention& problem, const OracleOutput& oracle);
+
+// Relative Frobenius norm of the output's difference from the oracle's.
+double RelativeError(PagedAttention& problem, const OracleOutput& oracle);
+
+// Empty, or where two runs of a problem differ first.
+std::string FirstByteApart(const std::vector<std::byte>& a, const std::vector<std::byte>& b);
 
 }  // namespace longspan

@@ -67,6 +67,7 @@ CACHE = zeros(2, 16, 2, 64)
 BLOCKS, TABLE = zeros(9, 16, 2, 64), torch.zeros((2, 4), dtype=torch.int32, device="meta")
 COS = zeros(32, 16)
 LENS = ints(1, 2)
+SCALES = zeros(2, 2, dtype=torch.float32)
 
 
 def grad(tensor):
@@ -100,6 +101,12 @@ def cache3(**more):
     return lambda: flash3.flash_attn_with_kvcache(Q, CACHE, CACHE, cache_seqlens=LENS, **more)
 
 
+def cache8(**more):
+    eight = CACHE.to(torch.float8_e4m3fn)
+    return lambda: flash3.flash_attn_with_kvcache(**{"q": Q, "k_cache": eight, "v_cache": eight, "cache_seqlens": LENS,
+                                                     **more})
+
+
 def paged(**more):
     return cache(**{"k_cache": BLOCKS, "v_cache": BLOCKS, "block_table": TABLE, **more})
 
@@ -123,6 +130,8 @@ MISSING = [
     (varlen3(seqused_q=LENS), "seqused_q"),
     (varlen3(attention_chunk=1), "attention_chunk=1"),
     (cache3(scheduler_metadata=LENS), "scheduler_metadata"),
+    (cache3(q_descale=SCALES), "q_descale"),
+    (cache8(k=zeros(2, 1, 2, 64), v=zeros(2, 1, 2, 64), k_descale=SCALES), "one row of scales, expanded"),
     (cache3(cu_seqlens_q=CU), "cu_seqlens_q"),
     (cache3(cu_seqlens_k_new=CU), "cu_seqlens_k_new"),
     (paged(k_cache=zeros(9, 24, 2, 64), v_cache=zeros(9, 24, 2, 64)), "blocks of 24 tokens"),
@@ -172,6 +181,11 @@ WRONG = [
     (cache(k=zeros(2, 1, 2, 64), v=zeros(2, 1, 2, 64), rotary_cos=zeros(9, 8, dtype=torch.float32),
            rotary_sin=zeros(9, 8, dtype=torch.float32)), "rotary_cos is torch.float32"),
     (cache(q=zeros(3, 1, 4, 64), cache_seqlens=ints(1, 2, 3)), "2 rows for 3 sequences"),
+    (cache8(v_cache=CACHE), "v is torch.float16, k is torch.float8_e4m3fn"),
+    (dense(k=zeros(2, 5, 2, 64, dtype=torch.int8), v=zeros(2, 5, 2, 64, dtype=torch.int8)), "k is torch.int8"),
+    (cache3(k_descale=SCALES), "scales are of 8-bit caches"),
+    (cache8(v_descale=zeros(2, 2)), "v_descale is torch.float16"),
+    (cache8(v_descale=zeros(2, 4, dtype=torch.float32)), "v_descale is (2, 4), not (2, 2)"),
     (paged(cache_batch_idx=LENS), "exclude"),
     (paged(cache_leftpad=LENS), "exclude"),
     (paged(cache_seqlens=None), "needs cache_seqlens"),
@@ -268,7 +282,7 @@ def test_operators_are_what_they_say(slow, v_dim):
     new = torch.randn(2, 1, 2, 32).half()
     lens = torch.tensor([1, 3], dtype=torch.int32)
     torch.library.opcheck(_ops.cache, (q, k, k.clone(), new, new, None, None, lens, None, None, None, None, None, None,
-                                       0.2, True, -1, -1, 0.0, True), test_utils=tests)
+                                       None, None, 0.2, True, -1, -1, 0.0, True), test_utils=tests)
 
 
 def test_compiled_functions_are_the_same(slow):

@@ -246,6 +246,59 @@ def test_cache_is_appended_to_and_attended(slow, case):
         torch.testing.assert_close(k_cache, again, atol=2e-3, rtol=2e-3, equal_nan=True)
 
 
+EIGHT_BIT = [torch.float8_e4m3fn, torch.int8]
+
+
+def eight_bit(x, dtype):
+    return (x.float() * 40).clamp(-127, 127).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BIT, ids=str)
+@pytest.mark.parametrize("block_size", [None, 16])
+@pytest.mark.parametrize("which", ["none", "expanded", "of each sequence"])
+def test_cache_of_8_bits(slow, dtype, block_size, which):
+    batch, heads, kv_heads, lens = 3, 4, 2, [5, 0, 37]
+    q = make(batch, 2, heads, 32)
+    k, v = (eight_bit(make(batch, 40, kv_heads, 32, seed=seed), dtype) for seed in (1, 2))
+    k_scale, v_scale = (0.01 + 0.01 * torch.rand(batch, kv_heads) for _ in "kv")
+    if which == "none":
+        k_scale = v_scale = None
+    elif which == "expanded":
+        k_scale, v_scale = (x[:1].expand(batch, -1) for x in (k_scale, v_scale))
+    k_cache, v_cache, arguments = k, v, {}
+    if block_size:
+        cut = [in_blocks(x.float(), block_size) for x in (k, v)]
+        k_cache, v_cache = (x.nan_to_num(0).to(dtype) for x, _ in cut)
+        arguments["page_table"] = cut[0][1]
+    out, lse = flash3.flash_attn_with_kvcache(
+        q, k_cache, v_cache, cache_seqlens=torch.tensor(lens, dtype=torch.int32), k_descale=k_scale,
+        v_descale=v_scale, softmax_scale=0.02, causal=True, return_softmax_lse=True, **arguments)
+    assert len(slow) == (batch if which == "of each sequence" else 1)
+    for b in range(batch):
+        real_k, real_v = (x[b, :lens[b]].double() * (1 if s is None else s[b, :, None])
+                          for x, s in ((k, k_scale), (v, v_scale)))
+        want_out, want_lse = reference(q[b], real_k, real_v, True, scale=0.02)
+        torch.testing.assert_close(out[b].double(), want_out, atol=3e-3, rtol=3e-3)
+        torch.testing.assert_close(lse[b].double(), want_lse, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BIT, ids=str)
+def test_new_tokens_are_stored_in_a_cache_of_8_bits(slow, dtype):
+    q, k = make(2, 1, 4, 32), make(2, 1, 2, 32, seed=5)
+    cache = eight_bit(make(2, 16, 2, 32, seed=1), dtype)
+    k_scale, v_scale = (torch.tensor([row]).expand(2, -1) for row in ([0.03, 0.05], [0.02, 0.07]))
+    k_cache, v_cache = cache.clone(), cache.clone()
+    flash3.flash_attn_with_kvcache(q, k_cache, v_cache, k, k, cache_seqlens=torch.tensor([3, 9], dtype=torch.int32),
+                                   k_descale=k_scale, v_descale=v_scale)
+    for b, slot in ((0, 3), (1, 9)):
+        for stored, scale in ((k_cache, k_scale), (v_cache, v_scale)):
+            back = stored[b, slot].float() * scale[b, :, None]
+            torch.testing.assert_close(back, k[b, 0].float(), atol=0.04, rtol=0.07)
+    untouched = torch.ones(2, 16, dtype=torch.bool)
+    untouched[0, 3] = untouched[1, 9] = False
+    assert torch.equal(k_cache[untouched].float(), cache[untouched].float())
+
+
 def test_cache_takes_a_number_and_lengths_of_the_host(slow):
     q, k = make(2, 1, 2, 16), make(2, 8, 2, 16)
     want = stack(reference(q[b], k[b, :5], k[b, :5]) for b in (0, 1))

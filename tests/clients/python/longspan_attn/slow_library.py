@@ -9,7 +9,8 @@ import torch
 
 from longspan_attn import _library as lib
 
-TYPES = {lib.FLOAT16: torch.float16, lib.BFLOAT16: torch.bfloat16}
+TYPES = {lib.FLOAT16: torch.float16, lib.BFLOAT16: torch.bfloat16, lib.FLOAT8_E4M3: torch.float8_e4m3fn,
+         lib.INT8: torch.int8}
 
 
 def view(address, dtype, shape, strides):
@@ -20,9 +21,21 @@ def view(address, dtype, shape, strides):
     return flat.as_strided(shape, strides)
 
 
-def element(call, base, step, place, heads):
+def kv_type(call):
+    return TYPES[call.kv_dtype or call.dtype]
+
+
+def scales(call, base):
+    """[heads, 1] of the keys ("k") or values ("v"); of blocks apart they are not tested here."""
+    if call.kv_dtype == 0:
+        return 1.0
+    assert getattr(call, base + "_scale_block_stride") == 0
+    step = getattr(call, base + "_scale_head_stride")
+    return view(getattr(call, base + "_scale"), torch.float32, (call.num_kv_heads, 1), (step, 0)).double()
+
+
+def element(call, base, step, place, heads, dtype):
     """[heads, head_dim] of one token; place: elements from the base."""
-    dtype = TYPES[call.dtype]
     return view(base + place * dtype.itemsize, dtype, (heads, call.head_dim), (step, 1))
 
 
@@ -45,10 +58,10 @@ def places(call, lengths, seq, tokens, base):
 
 
 def keys(call, lengths, seq, tokens, base):
-    rows = [element(call, getattr(call, base), getattr(call, base + "_head_stride"), place, call.num_kv_heads)
-            for place in places(call, lengths, seq, tokens, base)]
+    rows = [element(call, getattr(call, base), getattr(call, base + "_head_stride"), place, call.num_kv_heads,
+                    kv_type(call)) for place in places(call, lengths, seq, tokens, base)]
     empty = torch.empty((0, call.num_kv_heads, call.head_dim), dtype=torch.float64)
-    return torch.stack(rows).double() if rows else empty
+    return torch.stack([row.double() for row in rows]) * scales(call, base) if rows else empty
 
 
 def attend(call, lengths, seq):
@@ -116,22 +129,29 @@ def append_all(call, lengths, append):
             where = places(call, lengths, seq, first + append.new_len, base)
             for t in range(append.new_len):
                 new = element(call, getattr(append, base + "_new"), getattr(append, f"{base}_head_stride"),
-                              (seq * append.new_len + t) * getattr(append, f"{base}_token_stride"), call.num_kv_heads)
+                              (seq * append.new_len + t) * getattr(append, f"{base}_token_stride"), call.num_kv_heads,
+                              dtype)
                 slot = element(call, getattr(call, base), getattr(call, f"{base}_head_stride"), where[first + t],
-                               call.num_kv_heads)
-                slot.copy_(turned(new, stands + t) if base == "k" else new)
+                               call.num_kv_heads, kv_type(call))
+                new = turned(new, stands + t) if base == "k" else new
+                if call.kv_dtype:
+                    most = 448.0 if slot.dtype == torch.float8_e4m3fn else 127.0
+                    new = (new.double() / scales(call, base)).clamp(-most, most)
+                    new = new.round() if slot.dtype == torch.int8 else new.float()
+                slot.copy_(new)
         if append.q:
             assert append.q == call.q
             for i in range(append.q_len):
                 row = element(call, append.q, call.q_head_stride,
-                              (seq * append.q_len + i) * call.q_token_stride, call.num_q_heads)
+                              (seq * append.q_len + i) * call.q_token_stride, call.num_q_heads, dtype)
                 row.copy_(turned(row.clone(), stands + (0 if append.q_fixed else i)))
 
 
 def launch(call, lengths, *, keep=False, plan=None, new_len=0, append=None, attend_=None, attend=True):
     del keep, plan, attend_
     assert len(lengths.seq_lens) == call.num_seqs and len(lengths.cu_seqlens_q) == call.num_seqs + 1
-    steps = [getattr(call, name) for name, _ in call._fields_ if name.endswith("_stride") and name[1] == "_"]
+    steps = [getattr(call, name) for name, _ in call._fields_
+             if name.endswith("_stride") and name[1] == "_" and "scale" not in name]
     assert all(step % 8 == 0 for step in steps)
     assert all(pointer % 16 == 0 for pointer in (call.q, call.k, call.v, call.o))
     assert append is None or append.new_len == new_len

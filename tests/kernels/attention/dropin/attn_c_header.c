@@ -7,5 +7,5 @@ int longspan_attn_header_is_c99(void) {
   longspan_attn_append append = {0};
   call.struct_bytes = (int32_t)sizeof call;
   append.struct_bytes = (int32_t)sizeof append;
-  return call.struct_bytes == 240 && append.struct_bytes == 152 ? LONGSPAN_ATTN_ABI : -1;
+  return call.struct_bytes == 312 && append.struct_bytes == 152 ? LONGSPAN_ATTN_ABI : -1;
 }

@@ -71,6 +71,7 @@ longspan_attn_call With(longspan_attn_call call, Change change) {
 TEST(AttnChoice, FollowsTheTable) {
   using Call = longspan_attn_call;
   const float slope = 0.0f;
+  const uint64_t word = 1;
   const AttnFamily decode = AttnFamily::kDecode, prefill = AttnFamily::kPrefill;
   const Row rows[] = {
       {"decode, blocks", PagedCall(64), 90, decode, 90, AttnKeys::kBlocks},
@@ -112,6 +113,15 @@ TEST(AttnChoice, FollowsTheTable) {
       {"negative scale, prefill",
        With(PagedCall(64), [](Call& c) { c.scale = -1.0f, c.max_q_len = 100; }), 90, prefill, 80,
        AttnKeys::kBlocks},
+      {"e4m3 keys, decode",
+       With(PagedCall(64), [](Call& c) { c.kv_dtype = LONGSPAN_ATTN_FLOAT8_E4M3; }), 90, decode, 80,
+       AttnKeys::kBlocks},
+      {"int8 keys, prefill",
+       With(RowsCall(), [](Call& c) { c.kv_dtype = LONGSPAN_ATTN_INT8, c.max_q_len = 100; }), 90,
+       prefill, 80, AttnKeys::kUnitBlocks},
+      {"a tree is decode whatever the rows",
+       With(PagedCall(64), [&](Call& c) { c.tree_mask = &word, c.max_q_len = 64; }), 90, decode, 80,
+       AttnKeys::kBlocks},
       {"rows of whole blocks", RowsCall(), 90, decode, 90, AttnKeys::kRowBlocks},
       {"rows of 4095 tokens", With(RowsCall(), [](Call& c) { SetRowCapacity(&c, 4095); }), 90,
        decode, 80, AttnKeys::kUnitBlocks},
@@ -142,8 +152,35 @@ TEST(AttnChoice, FollowsTheTable) {
   }
 }
 
+TEST(AttnChoice, PassesScalesAndTreeOn) {
+  const uint64_t word = 1;
+  const float scale = 2.0f;
+  longspan_attn_call call = PagedCall(64);
+  call.kv_dtype = LONGSPAN_ATTN_INT8;
+  call.k_scale = call.v_scale = &scale;
+  call.k_scale_block_stride = 3;
+  call.v_scale_head_stride = 5;
+  call.tree_mask = &word;
+  call.tree_mask_stride = 7;
+  call.causal = 1;
+  call.window_right = 0;  // beside a tree it is not causal, but a window
+  AttnChoice choice;
+  ASSERT_EQ(ChooseAttn(call, 80, &choice), LONGSPAN_ATTN_OK);
+  const AttentionParams params = AttnParams(call, choice);
+  EXPECT_EQ(params.q_dtype, DType::kBFloat16);
+  EXPECT_EQ(params.kv_dtype, DType::kInt8);
+  EXPECT_EQ(params.scales.v, &scale);
+  EXPECT_EQ(params.scales.k_block_stride, 3);
+  EXPECT_EQ(params.scales.v_head_stride, 5);
+  EXPECT_EQ(params.tree_mask, &word);
+  EXPECT_EQ(params.tree_mask_stride, 7);
+  EXPECT_FALSE(params.causal);
+  EXPECT_EQ(params.window_right, 0);
+}
+
 TEST(AttnChoice, RefusesWithAReason) {
   using Call = longspan_attn_call;
+  const uint64_t word = 1;
   const float infinity = std::numeric_limits<float>::infinity();
   const struct {
     longspan_attn_call call;
@@ -170,6 +207,17 @@ TEST(AttnChoice, RefusesWithAReason) {
       {With(RowsCall(), [](Call& c) { c.num_blocks = 0; }), 90, LONGSPAN_ATTN_SHAPE},
       {With(RowsCall(), [](Call& c) { c.kv_capacity = 0; }), 90, LONGSPAN_ATTN_SHAPE},
       {With(RowsCall(), [](Call& c) { c.total_q = -1; }), 90, LONGSPAN_ATTN_SHAPE},
+      {With(RowsCall(), [](Call& c) { c.kv_dtype = 5; }), 90, LONGSPAN_ATTN_DTYPE},
+      {With(RowsCall(), [](Call& c) { c.kv_dtype = LONGSPAN_ATTN_FLOAT16; }), 90,
+       LONGSPAN_ATTN_DTYPE},
+      {With(RowsCall(), [](Call& c) { c.v_scale_head_stride = -1; }), 90, LONGSPAN_ATTN_SCALES},
+      {With(RowsCall(), [](Call& c) { c.k_scale_block_stride = 8; }), 90, LONGSPAN_ATTN_SCALES},
+      {With(PagedCall(64), [&](Call& c) { c.tree_mask = &word, c.max_q_len = 65; }), 90,
+       LONGSPAN_ATTN_TREE},
+      {With(PagedCall(64), [&](Call& c) { c.tree_mask = &word, c.tree_mask_stride = -1; }), 90,
+       LONGSPAN_ATTN_TREE},
+      {With(PagedCall(64), [&](Call& c) { c.tree_mask = &word, c.family = LONGSPAN_ATTN_PREFILL; }),
+       90, LONGSPAN_ATTN_TREE},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(&row - rows);

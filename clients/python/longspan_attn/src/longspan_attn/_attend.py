@@ -1,11 +1,14 @@
 """From tensors to the library's calls: views without copies where strides allow it, then plan, append, launch."""
 
+import functools
+
 import torch
 
 from longspan_attn import _checks, _plan
 from longspan_attn import _library as lib
 
 _DTYPE = {torch.float16: lib.FLOAT16, torch.bfloat16: lib.BFLOAT16}
+_KV_DTYPE = dict(zip((getattr(torch, name, None) for name in ("float8_e4m3fn", "int8")), (lib.FLOAT8_E4M3, lib.INT8)))
 
 
 class Options:
@@ -76,10 +79,24 @@ def set_blocks(call, k, v, table):
 
 
 def _set_kv(call, k, v):
-    call.num_kv_heads = k.shape[2]
+    call.num_kv_heads, call.kv_dtype = k.shape[2], _KV_DTYPE.get(k.dtype, 0)
     call.k, call.v = k.data_ptr(), v.data_ptr()
     call.k_block_stride, call.k_token_stride, call.k_head_stride = (stride(k, dim) for dim in range(3))
     call.v_block_stride, call.v_token_stride, call.v_head_stride = (stride(v, dim) for dim in range(3))
+
+
+@functools.cache
+def _one(device):
+    return torch.ones(1, dtype=torch.float32, device=device)
+
+
+def set_scales(call, k_descale, v_descale, device):
+    """Scales [sequences, heads] of an 8-bit cache, those of sequence 0; None: 1."""
+    if call.kv_dtype == 0:
+        return
+    for base, scales in (("k", k_descale), ("v", v_descale)):
+        setattr(call, base + "_scale", (_one(device) if scales is None else scales).data_ptr())
+        setattr(call, base + "_scale_head_stride", 0 if scales is None else stride(scales, 1))
 
 
 def split_blocks(k, v, table):
@@ -119,16 +136,19 @@ def launch(call, lengths, q, *, keep=False, plan=None, new_len=0, append=None, a
         device.run(call, memory, made.info, workspace.data_ptr(), workspace.numel(), stream)
 
 
-def launch_per_slopes(call, lengths, q, alibi_slopes, **options):
-    """ALiBi slopes of all heads: one launch; of each sequence its own: one launch a sequence."""
-    if alibi_slopes is None or alibi_slopes.dim() == 1:
-        call.alibi_slopes = None if alibi_slopes is None else alibi_slopes.data_ptr()
+def launch_per_sequence(call, lengths, q, alibi_slopes, k_descale=None, v_descale=None, **options):
+    """ALiBi slopes and scales of all sequences: one launch; of each sequence its own: one launch a sequence."""
+    call.alibi_slopes = None if alibi_slopes is None else alibi_slopes.data_ptr()
+    own = {"alibi_slopes": alibi_slopes, "k_scale": k_descale, "v_scale": v_descale}
+    own = {name: tensor for name, tensor in own.items() if _checks.is_of_each_sequence(tensor)}
+    if not own:
         return launch(call, lengths, q, **options)
-    _checks.refuse(options.get("plan") is not None, "plan= with alibi_slopes of each sequence")
+    _checks.refuse(options.get("plan") is not None, f"plan= with {', '.join(own)} of each sequence")
     for seq in range(call.num_seqs):
         one = type(call).from_buffer_copy(call)
         one.num_seqs = 1
-        one.alibi_slopes = alibi_slopes.data_ptr() + 4 * seq * stride(alibi_slopes, 0)
+        for name, tensor in own.items():
+            setattr(one, name, tensor.data_ptr() + 4 * seq * stride(tensor, 0))
         if call.kv_layout == lib.PAGED:
             one.block_table = call.block_table + 4 * seq * call.block_table_stride
         rows = lengths.kv_rows[seq:seq + 1] if lengths.kv_rows is not None else [seq]
@@ -161,7 +181,7 @@ def dense(q, k, v, alibi_slopes, options):
     call = make_call(rows, out, lse, options, num_seqs=batch, max_q_len=q_len)
     set_rows(call, k, v, any_start=False)
     lengths = _plan.HostLengths([b * q_len for b in range(batch + 1)], [k.shape[1]] * batch)
-    launch_per_slopes(call, lengths, q, alibi_slopes, keep=True)
+    launch_per_sequence(call, lengths, q, alibi_slopes, keep=True)
     out = out.view(batch, q_len, heads, head_dim)[..., :v_dim]
     return out.contiguous(), lse.view(batch, q_len, heads).transpose(1, 2)
 
@@ -196,12 +216,12 @@ def varlen(q, k, v, cu_q, seq_lens, k_starts, block_table, max_q_len, alibi_slop
             k, v = k.contiguous(), v.contiguous()
         set_rows(call, k, v, any_start=True)
         lengths = _plan.HostLengths(cu_q, seq_lens, [0] * num_seqs, k_starts)
-    launch_per_slopes(call, lengths, q, alibi_slopes)
+    launch_per_sequence(call, lengths, q, alibi_slopes)
     return out[..., :v_dim].contiguous(), lse.transpose(0, 1)
 
 
 def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, positions, cache_batch_idx, cache_leftpad,
-          block_table, alibi_slopes, options, interleaved, lengths_cpu, plan=None):
+          block_table, alibi_slopes, k_descale, v_descale, options, interleaved, lengths_cpu, plan=None):
     """q [B, Lq, H, D] against a cache in rows or blocks, after k, v [B, Lnew, Hk, D] were appended to it.
 
     lengths_cpu: ints, before the append; None while a graph with a plan is captured. Answers out and lse [B, H, Lq].
@@ -228,6 +248,7 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, posi
         _checks.need(same_steps(k_cache, v_cache), "k_cache and v_cache: rows and tokens in the same proportion")
         set_rows(call, k_cache, v_cache, any_start=cache_leftpad is not None)
         holder, capacity = "the cache", k_cache.shape[1]
+    set_scales(call, k_descale, v_descale, q.device)
     lengths = None
     if lengths_cpu is not None:
         if cache_leftpad is not None:
@@ -245,11 +266,12 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, posi
     if k is not None:
         append, kept = make_append(call, k, v, rows, rotary_cos, rotary_sin, cache_seqlens, positions, cache_leftpad,
                                    interleaved, q_fixed=not _is_local(options), q_len=q_len)
-        if alibi_slopes is not None and alibi_slopes.dim() == 2:  # one append, but a launch for every sequence
+        if _checks.is_of_each_sequence(alibi_slopes):  # one append, but a launch for every sequence
             _checks.refuse(plan is not None, "plan= with alibi_slopes of each sequence")
             launch(call, lengths, q, new_len=new_len, append=append, attend=False)
             append = None
-    launch_per_slopes(call, lengths, q, alibi_slopes, plan=plan, new_len=new_len, append=append)
+    launch_per_sequence(call, lengths, q, alibi_slopes, k_descale, v_descale, plan=plan, new_len=new_len,
+                        append=append)
     del kept
     return out.view(q.shape), lse.view(batch, q_len, heads).transpose(1, 2)
 

@@ -7,6 +7,7 @@ package has not; nothing is ever computed otherwise than asked.
 import torch
 
 DTYPES = (torch.float16, torch.bfloat16)
+CACHE_DTYPES = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "int8") if hasattr(torch, name))
 MAX_HEAD_DIM = 256
 
 
@@ -43,12 +44,14 @@ def scale_of(softmax_scale, head_dim):
     return float(softmax_scale) if softmax_scale is not None else head_dim ** -0.5
 
 
-def matrices(q, k, v, q_dims):
-    """q, k, v of one type, with the heads' proportion; q_dims and k's dimensions are checked by the caller's shapes."""
+def matrices(q, k, v, q_dims, other_dtypes=()):
+    """q, k, v of one type (or k and v of one of the others), with the heads' proportion; q_dims and k's dimensions are
+    checked by the caller's shapes."""
     need(q.dim() == q_dims, f"q has {q.dim()} dimensions, not {q_dims}")
     need(q.dtype in DTYPES, f"q is {q.dtype}: float16 and bfloat16 are supported")
     for name, tensor in (("k", k), ("v", v)):
-        need(tensor.dtype == q.dtype, f"{name} is {tensor.dtype}, q is {q.dtype}")
+        need(tensor.dtype == q.dtype or tensor.dtype in other_dtypes, f"{name} is {tensor.dtype}, q is {q.dtype}")
+        need(tensor.dtype == k.dtype, f"{name} is {tensor.dtype}, k is {k.dtype}")
         need(tensor.device == q.device, f"{name} is on {tensor.device}, q on {q.device}")
         need(tensor.dim() == k.dim(), f"{name} has {tensor.dim()} dimensions, k {k.dim()}")
     need(k.shape[:-1] == v.shape[:-1], f"k is {tuple(k.shape)}, v is {tuple(v.shape)}")
@@ -76,6 +79,22 @@ def slopes(alibi_slopes, num_seqs, q):
     heads = q.shape[-2]
     need(tuple(alibi_slopes.shape) in ((heads,), (num_seqs, heads)),
          f"alibi_slopes are {tuple(alibi_slopes.shape)}, not ({heads},) or ({num_seqs}, {heads})")
+
+
+def is_of_each_sequence(tensor):
+    """Whether slopes or scales [sequences, heads] differ from sequence to sequence."""
+    return tensor is not None and tensor.dim() == 2 and tensor.shape[0] > 1 and tensor.stride(0) != 0
+
+
+def descale(tensor, name, cache, num_seqs, q):
+    """FlashAttention-3's scales of an 8-bit cache."""
+    if tensor is None:
+        return
+    need(cache.dtype in CACHE_DTYPES, f"{name} with a cache of {cache.dtype}: scales are of 8-bit caches")
+    need(tensor.dtype == torch.float32, f"{name} is {tensor.dtype}, not float32")
+    need(tensor.device == q.device, f"{name} is on {tensor.device}, q on {q.device}")
+    shape = (num_seqs, cache.shape[-2])
+    need(tuple(tensor.shape) == shape, f"{name} is {tuple(tensor.shape)}, not {shape}")
 
 
 def block_table(table, num_seqs, block_size, q):

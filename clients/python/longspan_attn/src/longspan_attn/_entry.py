@@ -50,9 +50,9 @@ def host_tensor(values):
 
 def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
           softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes, rotary_seqlens,
-          cache_seqlens_cpu, plan):
+          cache_seqlens_cpu, plan, k_descale=None, v_descale=None):
     _checks.no_gradient(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
-    _checks.matrices(q, k_cache, v_cache, 4)
+    _checks.matrices(q, k_cache, v_cache, 4, _checks.CACHE_DTYPES)
     batch = q.shape[0]
     head_dim = q.shape[-1]
     _checks.need(k_cache.dim() == 4, f"k_cache is {tuple(k_cache.shape)}, not four-dimensional")
@@ -90,11 +90,16 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cach
         _checks.need(k is not None, "rotary_cos and rotary_sin need k and v")
         _checks.rotary(rotary_cos, rotary_sin, head_dim, q)
     _checks.slopes(alibi_slopes, batch, q)
+    _checks.descale(k_descale, "k_descale", k_cache, batch, q)
+    _checks.descale(v_descale, "v_descale", v_cache, batch, q)
+    _checks.refuse(k is not None and any(map(_checks.is_of_each_sequence, (k_descale, v_descale))),
+                   "k and v for an 8-bit cache with scales of each sequence: one row of scales, expanded, is supported")
     left, right = _checks.window(window_size)
     arguments = (q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens,
                  rotary_seqlens if rotary_cos is not None else None, cache_batch_idx, cache_leftpad, block_table,
-                 contiguous(alibi_slopes), host_tensor(cache_seqlens_cpu), _checks.scale_of(softmax_scale, head_dim),
-                 bool(causal), left, right, float(softcap), bool(rotary_interleaved))
+                 contiguous(alibi_slopes), k_descale, v_descale, host_tensor(cache_seqlens_cpu),
+                 _checks.scale_of(softmax_scale, head_dim), bool(causal), left, right, float(softcap),
+                 bool(rotary_interleaved))
     if plan is None:
         return _ops.cache(*arguments)
     _checks.need(isinstance(plan, _plan.AttnPlan), f"plan is {type(plan).__name__}, not AttnPlan")

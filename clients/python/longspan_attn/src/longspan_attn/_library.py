@@ -9,13 +9,15 @@ import functools
 import os
 import pathlib
 
-ABI = 1
+ABI = 2
 FLOAT16, BFLOAT16 = 1, 2
+FLOAT8_E4M3, INT8 = 3, 4  # of k and v alone
 PAGED, ROWS, PACKED = 0, 1, 2
 DECODE, PREFILL = 1, 2
 
 _I32, _I64, _PTR, _F32 = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
-_STRIDES = ("q_token", "q_head", "o_token", "o_head", "k_block", "k_token", "k_head", "v_block", "v_token", "v_head")
+_STRIDES = ("q_token", "q_head", "o_token", "o_head", "k_block", "k_token", "k_head", "v_block", "v_token", "v_head",
+            "k_scale_block", "k_scale_head", "v_scale_block", "v_scale_head", "tree_mask")
 
 
 class LibraryError(RuntimeError):
@@ -31,11 +33,11 @@ class _Sized(ctypes.Structure):
 
 
 class Call(_Sized):
-    POINTERS = ("q", "o", "lse", "k", "v", "block_table", "alibi_slopes", "sinks")
+    POINTERS = ("q", "o", "lse", "k", "v", "block_table", "alibi_slopes", "sinks", "k_scale", "v_scale", "tree_mask")
     _fields_ = [
         *((name, _I32) for name in (
-            "struct_bytes", "dtype", "num_seqs", "num_q_heads", "num_kv_heads", "head_dim", "max_q_len", "kv_layout",
-            "block_size", "causal", "window_left", "window_right", "family", "line")),
+            "struct_bytes", "dtype", "kv_dtype", "num_seqs", "num_q_heads", "num_kv_heads", "head_dim", "max_q_len", "kv_layout",
+            "block_size", "causal", "window_left", "window_right", "family", "line", "unused")),
         ("scale", _F32),
         ("softcap", _F32),
         *((name, _I64) for name in ("total_q", "num_blocks", "kv_capacity")),
@@ -47,7 +49,7 @@ class Call(_Sized):
     def shape_key(self):
         """All that plans, sizes and selection depend on: everything but where the memory is."""
         values = (getattr(self, name) for name, _ in self._fields_ if name not in self.POINTERS)
-        return (*values, bool(self.alibi_slopes), bool(self.sinks))
+        return (*values, bool(self.alibi_slopes), bool(self.sinks), bool(self.tree_mask))
 
 
 class Choice(ctypes.Structure):

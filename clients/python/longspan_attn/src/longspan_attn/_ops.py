@@ -96,17 +96,17 @@ def _(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, alibi_slopes,
 def cache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
           rotary_cos: Optional[Tensor], rotary_sin: Optional[Tensor], cache_seqlens: Optional[Tensor],
           rotary_seqlens: Optional[Tensor], cache_batch_idx: Optional[Tensor], cache_leftpad: Optional[Tensor],
-          block_table: Optional[Tensor], alibi_slopes: Optional[Tensor], cache_seqlens_cpu: Optional[Tensor],
-          softmax_scale: float, causal: bool, window_left: int, window_right: int, softcap: float,
+          block_table: Optional[Tensor], alibi_slopes: Optional[Tensor], k_descale: Optional[Tensor],
+          v_descale: Optional[Tensor], cache_seqlens_cpu: Optional[Tensor], softmax_scale: float, causal: bool, window_left: int, window_right: int, softcap: float,
           rotary_interleaved: bool) -> Tuple[Tensor, Tensor]:
     return run_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, rotary_seqlens, cache_batch_idx,
-                     cache_leftpad, block_table, alibi_slopes, cache_seqlens_cpu, softmax_scale, causal, window_left,
-                     window_right, softcap, rotary_interleaved)
+                     cache_leftpad, block_table, alibi_slopes, k_descale, v_descale, cache_seqlens_cpu, softmax_scale,
+                     causal, window_left, window_right, softcap, rotary_interleaved)
 
 
 def run_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, rotary_seqlens, cache_batch_idx,
-              cache_leftpad, block_table, alibi_slopes, cache_seqlens_cpu, softmax_scale, causal, window_left,
-              window_right, softcap, rotary_interleaved, plan=None):
+              cache_leftpad, block_table, alibi_slopes, k_descale, v_descale, cache_seqlens_cpu, softmax_scale, causal,
+              window_left, window_right, softcap, rotary_interleaved, plan=None):
     """The operator, and with a plan what no operator can take."""
     _checks.on_gpu(q)
     if cache_seqlens is None:
@@ -117,13 +117,13 @@ def run_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, 
         lengths = host_lengths(cache_seqlens, cache_seqlens_cpu, "cache_seqlens_cpu")
     options = Options(softmax_scale, causal, window_left, window_right, softcap)
     return _attend.cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, rotary_seqlens,
-                         cache_batch_idx, cache_leftpad, block_table, alibi_slopes, options, rotary_interleaved,
-                         lengths, plan)
+                         cache_batch_idx, cache_leftpad, block_table, alibi_slopes, k_descale, v_descale, options,
+                         rotary_interleaved, lengths, plan)
 
 
 @cache.register_fake
 def _(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, rotary_seqlens, cache_batch_idx, cache_leftpad,
-      block_table, alibi_slopes, cache_seqlens_cpu, softmax_scale, causal, window_left, window_right, softcap,
+      block_table, alibi_slopes, k_descale, v_descale, cache_seqlens_cpu, softmax_scale, causal, window_left, window_right, softcap,
       rotary_interleaved):
     batch, q_len, heads, _ = q.shape
     return q.new_empty((batch, q_len, heads, v_cache.shape[-1])), _lse(q, batch, q_len, heads)

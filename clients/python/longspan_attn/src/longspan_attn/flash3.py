@@ -13,7 +13,7 @@ from longspan_attn import _checks, _entry
 def _refuse(qv, q_descale, k_descale, v_descale, attention_chunk, scheduler_metadata=None):
     _checks.refuse(qv is not None, "qv is not supported")
     _checks.refuse(any(x is not None for x in (q_descale, k_descale, v_descale)),
-                   "q_descale, k_descale, v_descale: 8-bit types are not supported")
+                   "q_descale, k_descale, v_descale: of 8-bit types a cache alone (flash_attn_with_kvcache) is supported")
     _checks.refuse(attention_chunk != 0, f"attention_chunk={attention_chunk} is not supported")
     _checks.refuse(scheduler_metadata is not None, "scheduler_metadata is not supported: AttnPlan does its work")
 
@@ -110,14 +110,17 @@ def flash_attn_with_kvcache(
     cache_seqlens_cpu=None,
     plan=None,
 ):
-    """As flash2.flash_attn_with_kvcache. rotary_seqlens: int32 [B], positions in place of cache_seqlens.
+    """As flash2.flash_attn_with_kvcache. k_cache and v_cache may be float8_e4m3fn or int8 beside 16-bit q, k and v:
+    k_descale and v_descale, float32 [B, kv heads], are what stored values are multiplied by; None: 1. Expanded from one
+    row ([1, heads].expand(B, -1)) they cost one launch, else one a sequence, and then k and v cannot be appended.
+    rotary_seqlens: int32 [B], positions in place of cache_seqlens.
 
     cu_seqlens_q and cu_seqlens_k_new (batches of unequal query lengths) are not supported.
     """
-    _refuse(qv, q_descale, k_descale, v_descale, attention_chunk, scheduler_metadata)
+    _refuse(qv, q_descale, None, None, attention_chunk, scheduler_metadata)
     _checks.refuse(cu_seqlens_q is not None or cu_seqlens_k_new is not None,
                    "cu_seqlens_q, cu_seqlens_k_new: flash_attn_varlen_func of flash2 takes block_table")
     out, lse = _entry.cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
                             cache_leftpad, page_table, softmax_scale, causal, window_size, softcap, rotary_interleaved,
-                            None, rotary_seqlens, cache_seqlens_cpu, plan)
+                            None, rotary_seqlens, cache_seqlens_cpu, plan, k_descale, v_descale)
     return (out, lse.contiguous()) if return_softmax_lse else out

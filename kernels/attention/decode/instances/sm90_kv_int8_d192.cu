@@ -1,0 +1,9 @@
+// Decode for sm_90a: int8 keys and values, head_dim 192.
+#include "kernels/attention/decode/sm90_decode_kv8_instance.cuh"
+
+namespace longspan {
+
+const DecodeInstance kSm90DecodeKvInt8D192 =
+    MakeSm90DecodeKv8Instance<Sm90DecodeKv8Traits<ptx::Int8, 192>>(DType::kInt8);
+
+}  // namespace longspan

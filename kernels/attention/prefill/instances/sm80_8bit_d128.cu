@@ -1,0 +1,9 @@
+// Prefill for sm_80 and up: 8-bit keys and values, head_dim up to 128.
+#include "kernels/attention/prefill/sm80_prefill_kernel.cuh"
+
+namespace longspan {
+
+const Sm80PrefillInstance kSm80Prefill8BitD128 =
+    MakeSm80PrefillInstance<Sm80PrefillTraits<PrefillLaunchElement, 128, 1>>(DType::kFloat16);
+
+}  // namespace longspan
