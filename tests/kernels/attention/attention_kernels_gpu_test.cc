@@ -125,34 +125,50 @@ TEST_P(AttentionKernel, Trap_07_BlocksBeyond32BitOffsets) {
 }
 
 // Keys, values, block table and queries end where nothing is mapped.
-TEST_P(AttentionKernel, Trap_08_NothingIsReadBehindTheEndOfPoolTableAndQueries) {
-  for (const int32_t block_size : {16, 64, 256}) {
-    for (const int32_t length : {1, 16, 17, 64, 127, 128, 256, 511, 512}) {
-      for (const uint32_t order : {0u, 5u}) {
-        SCOPED_TRACE(testing::Message() << "block " << block_size << ", length " << length);
-        AttentionCase spec = Case({1, std::min(length, 40)}, {1, length});
-        spec.block_size = block_size;
-        spec.spare_blocks = spec.extra_table_entries = 0;
-        spec.block_order_seed = order;
-        const auto expected = Bits(spec);
-        PagedAttention problem(spec);
-        AttnGpuProblem device(problem, GetParam().options());
-        const PagedAttention::Memory host = problem.memory();
-        // Behind the last query element there are 8 more in each token's row, and 8 behind all.
-        const std::span<const std::byte> q(host.q.data(), host.q.size() - 16 * 2);
-        auto walled_q = WalledDeviceMemory::CopyOf(q);
-        auto walled_k = WalledDeviceMemory::CopyOf(host.k);
-        auto walled_v = WalledDeviceMemory::CopyOf(host.v);
-        auto walled_table = WalledDeviceMemory::CopyOf(std::as_bytes(std::span(host.block_table)));
-        if (!walled_q || !walled_k || !walled_v || !walled_table) {
-          GTEST_SKIP() << "the driver maps no memory piece by piece";
+class WalledKernel : public AttentionKernel {
+ protected:
+  static void ExpectTheSameBits(const AttentionCase& spec) {
+    const auto expected = Bits(spec);
+    PagedAttention problem(spec);
+    AttnGpuProblem device(problem, GetParam().options());
+    const PagedAttention::Memory host = problem.memory();
+    // Behind the last query element there are 8 more in each token's row, and 8 behind all.
+    const std::span<const std::byte> q(host.q.data(), host.q.size() - 16 * 2);
+    auto walled_q = WalledDeviceMemory::CopyOf(q);
+    auto walled_k = WalledDeviceMemory::CopyOf(host.k);
+    auto walled_v = WalledDeviceMemory::CopyOf(host.v);
+    auto walled_table = WalledDeviceMemory::CopyOf(std::as_bytes(std::span(host.block_table)));
+    if (!walled_q || !walled_k || !walled_v || !walled_table) {
+      GTEST_SKIP() << "the driver maps no memory piece by piece";
+    }
+    device.call().q = walled_q->data();
+    device.call().k = walled_k->data();
+    device.call().v = walled_v->data();
+    device.call().block_table = static_cast<const int32_t*>(walled_table->data());
+    ASSERT_EQ(device.Run(), "");
+    EXPECT_TRUE(problem.AllBits() == expected);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Every, WalledKernel, testing::ValuesIn(kAttentionKernels),
+                         AttentionKernel::Name);
+
+TEST_P(WalledKernel, Trap_08_NothingIsReadBehindTheEndOfPoolTableAndQueries) {
+  std::vector<DType> types = {DType::kBFloat16};
+  if (GetParam().line == LONGSPAN_ATTN_SM80) types.push_back(DType::kFloat8E4M3);
+  for (const DType kv_dtype : types) {
+    for (const int32_t block_size : {16, 64, 256}) {
+      for (const int32_t length : {1, 16, 17, 64, 127, 128, 256, 511, 512}) {
+        for (const uint32_t order : {0u, 5u}) {
+          SCOPED_TRACE(testing::Message() << DTypeName(kv_dtype) << ", block " << block_size
+                                          << ", length " << length << ", order " << order);
+          AttentionCase spec = Case({1, std::min(length, 40)}, {1, length});
+          spec.kv_dtype = kv_dtype;
+          spec.block_size = block_size;
+          spec.spare_blocks = spec.extra_table_entries = 0;
+          spec.block_order_seed = order;
+          ExpectTheSameBits(spec);
+          if (HasFatalFailure() || IsSkipped()) return;
         }
-        device.call().q = walled_q->data();
-        device.call().k = walled_k->data();
-        device.call().v = walled_v->data();
-        device.call().block_table = static_cast<const int32_t*>(walled_table->data());
-        ASSERT_EQ(device.Run(), "");
-        ASSERT_EQ(problem.AllBits(), expected);
       }
     }
   }
