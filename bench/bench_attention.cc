@@ -1,9 +1,10 @@
 // Speed of the GPU's attention kernels against the card's read ceiling, measured in the same run.
 //
 //   bench_attention [--out result.json] [--quick] [--only SUBSTRING] [--line auto|sm80]
-//                   [--kv-dtype bf16|e4m3|int8]
+//                   [--kv-dtype bf16|e4m3|int8] [--heads-first]
 //
-// 8-bit keys and values have a scale per block and head.
+// 8-bit keys and values have a scale per block and head. --heads-first: blocks are [head, token,
+// d], not [token, head, d].
 //
 // A reading: R calls in one graph, going round input sets of 0.5 GiB and more in all so that keys
 // and values come from memory, R such that a replay takes 2 ms and more; after 0.4 s of the same
@@ -45,6 +46,7 @@ struct Options {
   bool quick = false;
   GpuLine line = GpuLine::kAuto;
   DType kv_dtype = DType::kBFloat16;
+  bool heads_first = false;
 };
 
 struct Case {
@@ -167,6 +169,7 @@ class Bench {
             {"Lq", spec.q_len},
             {"kv_dtype", DTypeName(options_.kv_dtype)},
             {"page", spec.block_size},
+            {"heads_first", options_.heads_first},
             {"overlap", overlap},
             {"calls", reading.calls},
             {"sets", num_sets},
@@ -218,6 +221,10 @@ class Bench {
     p.v = v_.data();
     p.k_head_stride = p.v_head_stride = p.q_head_stride = p.o_head_stride = kHeadDim;
     p.k_token_stride = p.v_token_stride = kKvHeads * kHeadDim;
+    if (options_.heads_first) {
+      p.k_head_stride = p.v_head_stride = int64_t{spec.block_size} * kHeadDim;
+      p.k_token_stride = p.v_token_stride = kHeadDim;
+    }
     p.k_block_stride = p.v_block_stride = int64_t{spec.block_size} * kKvHeads * kHeadDim;
     p.q_token_stride = p.o_token_stride = kQueryHeads * kHeadDim;
     p.num_seqs = static_cast<int32_t>(spec.lengths.size());
@@ -332,7 +339,7 @@ std::vector<Case> Cases(bool quick) {
 bool Usage() {
   std::fprintf(stderr,
                "usage: bench_attention [--out FILE] [--quick] [--only SUBSTRING] "
-               "[--line auto|sm80] [--kv-dtype bf16|e4m3|int8]\n");
+               "[--line auto|sm80] [--kv-dtype bf16|e4m3|int8] [--heads-first]\n");
   return false;
 }
 
@@ -346,6 +353,8 @@ bool ParseOptions(int argc, char** argv, Options* options) {
       options->only = argv[++i];
     } else if (std::strcmp(argv[i], "--line") == 0 && i + 1 < argc) {
       options->line = std::strcmp(argv[++i], "sm80") == 0 ? GpuLine::kSm80 : GpuLine::kAuto;
+    } else if (std::strcmp(argv[i], "--heads-first") == 0) {
+      options->heads_first = true;
     } else if (std::strcmp(argv[i], "--kv-dtype") == 0 && i + 1 < argc) {
       const std::string_view name = argv[++i];
       if (name != "bf16" && name != "e4m3" && name != "int8") return Usage();

@@ -9,25 +9,10 @@
 
 namespace longspan::ptx {
 
-// OCP's e4m3. A stored value is the unpacked one times kFactor; NaN stays NaN.
-struct Float8E4M3 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  static constexpr float kFactor = 1.0f;
-
-  static __device__ __forceinline__ void Unpack(uint32_t four, uint32_t& even, uint32_t& odd) {
-    even = Convert(__byte_perm(four, 0, 0x4420));
-    odd = Convert(__byte_perm(four, 0, 0x4431));
-  }
-
- private:
-  static __device__ __forceinline__ uint32_t Convert(uint32_t two) {
-    uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(two)));
-    return halves;
-  }
-#else
-  // Exponent and mantissa keep their places relative to each other; float16's larger bias makes the
-  // value 2^-8 of what it was, denormals included.
+// OCP's e4m3 by bit operations. A stored value is the unpacked one times kFactor; NaN stays NaN.
+// Exponent and mantissa keep their places relative to each other; float16's larger bias makes the
+// value 2^-8 of what it was, denormals included.
+struct Float8E4M3Bits {
   static constexpr float kFactor = 256.0f;
 
   static __device__ __forceinline__ void Unpack(uint32_t four, uint32_t& even, uint32_t& odd) {
@@ -43,8 +28,28 @@ struct Float8E4M3 {
     const uint32_t nan = (magnitude + 0x00800080u) & 0x40004000u;
     return (upper & 0x80008000u) | magnitude | nan;
   }
-#endif
 };
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+// The same by the card's own conversion.
+struct Float8E4M3 {
+  static constexpr float kFactor = 1.0f;
+
+  static __device__ __forceinline__ void Unpack(uint32_t four, uint32_t& even, uint32_t& odd) {
+    even = Convert(__byte_perm(four, 0, 0x4420));
+    odd = Convert(__byte_perm(four, 0, 0x4431));
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t Convert(uint32_t two) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(two)));
+    return halves;
+  }
+};
+#else
+using Float8E4M3 = Float8E4M3Bits;
+#endif
 
 // Two's complement. A byte with its sign bit flipped is the value + 128; as the lowest bits of 1024
 // in float16 it counts ones.

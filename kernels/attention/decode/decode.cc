@@ -70,15 +70,6 @@ KernelStatus CheckShape(const AttentionParams& p) {
   return KernelStatus::kOk;
 }
 
-// Of the sm_90a kernels.
-bool HasSm90HeadDim(const AttentionParams& p) {
-  if (DTypeBytes(p.kv_dtype) == 1) {
-    return p.head_dim % 16 == 0 && p.head_dim >= kMinHeadDim &&
-           (p.head_dim <= 128 || p.head_dim == 192 || p.head_dim == 256);
-  }
-  return p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 192;
-}
-
 // Whether a kernel computes the shape. CheckShape was kOk.
 KernelStatus CheckInstance(const DecodeInstance& row, const AttentionParams& p) {
   const bool is_8bit = DTypeBytes(p.kv_dtype) == 1;
@@ -91,8 +82,9 @@ KernelStatus CheckInstance(const DecodeInstance& row, const AttentionParams& p) 
     return fits ? KernelStatus::kOk : KernelStatus::kUnsupportedHeadDim;
   }
   if (is_8bit && p.kv_dtype != row.dtype) return KernelStatus::kUnsupportedDType;
-  if (!HasSm90HeadDim(p) ||
-      Sm90DecodeKernelHeadDim(DTypeBytes(p.kv_dtype), p.head_dim) != row.head_dim) {
+  const int32_t bytes = DTypeBytes(p.kv_dtype);
+  if (!Sm90DecodeHasHeadDim(bytes, p.head_dim) ||
+      Sm90DecodeKernelHeadDim(bytes, p.head_dim) != row.head_dim) {
     return KernelStatus::kUnsupportedHeadDim;
   }
   if (p.tree_mask != nullptr) return KernelStatus::kUnsupportedTreeMask;
@@ -263,7 +255,9 @@ KernelStatus MakeDecodeKvMaps(const AttentionParams& params, int64_t num_blocks,
                               DecodeKvMaps* maps) {
   if (const KernelStatus status = CheckShape(params); status != KernelStatus::kOk) return status;
   if (DTypeBytes(params.kv_dtype) > 2) return KernelStatus::kUnsupportedDType;
-  if (!HasSm90HeadDim(params)) return KernelStatus::kUnsupportedHeadDim;
+  if (!Sm90DecodeHasHeadDim(DTypeBytes(params.kv_dtype), params.head_dim)) {
+    return KernelStatus::kUnsupportedHeadDim;
+  }
   if (num_blocks < 1 || num_blocks > INT32_MAX) return KernelStatus::kBadShape;
   const KernelStatus status = MakeMap(params, false, num_blocks, &maps->k);
   return status == KernelStatus::kOk ? MakeMap(params, true, num_blocks, &maps->v) : status;

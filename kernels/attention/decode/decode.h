@@ -1,12 +1,14 @@
 // Decode attention on a GPU, host side: few query rows per sequence against paged keys and values.
 // Compiles without a GPU toolkit. What is computed: attention.md.
 //
-// Two lines. sm_90a, on compute capability 9.0 (H100, H200): head_dim 64, 128, 192; causal or not;
-// window_left; not softcap, sinks, ALiBi, a right window without causal. sm_80, on 8.0 and up, for
-// all that sm_90a does not serve: head_dim 16..256 in steps of 8, every mask and option; keys and
-// values 16-byte aligned with strides that are multiples of 8. Both: q, o and KV all bfloat16 or
-// all float16; block_size a multiple of 16 in 16..256; any group and query lengths (keys are read
-// once per 16 packed rows). PrepareDecode says at start-up what cannot be served.
+// Two lines. sm_90a, on compute capability 9.0 (H100, H200): head_dim 64, 128, 192, on 8-bit keys
+// and values 16..128 in steps of 16, 192, 256; causal or not; window_left; not softcap, sinks,
+// ALiBi, trees, a right window without causal. sm_80, on 8.0 and up, for all that sm_90a does not
+// serve: head_dim 16..256 in steps of 8, every mask and option; keys and values with strides that
+// are multiples of 8, aligned to 16 bytes (8-bit: 8). Both: q and o bfloat16 or float16; KV of
+// their type, or e4m3 or int8 with scales (positive normal floats); block_size a multiple of 16 in
+// 16..256; any group and query lengths (keys are read once per 16 packed rows). PrepareDecode says
+// at start-up what cannot be served.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +58,7 @@ struct DecodeLaunch {
   int64_t workspace_bytes = 0;
   // The kernel may start while the one before it in the stream still runs. That one may write q and
   // the keys and values of the batch's query tokens; the plan, the block table and all older keys
-  // and values were written by what is before it. Nothing needs the caller's care otherwise. The
+  // and values, and all scales, were written by what is before it. Nothing needs the caller's care otherwise. The
   // sm_80 line never starts early.
   bool overlap_previous = false;
 };

@@ -75,7 +75,9 @@ class Kv8DecodeConsumer {
  private:
   // Where registers do not suffice, queries wait where the part's result is stored at its end.
   static constexpr bool kQueriesInShared = kRowTiles * kHeadDim > 384;
+  static_assert(sizeof(Storage::merge_o[0]) >= 32 * kRowTiles * kChunks * sizeof(uint2));
   static constexpr float kWeightBits = 15.0f;  // the largest weight is 2^15
+  static constexpr float kWeightUnit = 0x1p-15f;
 
   // Which 16 tokens of a tile are the warp's.
   __device__ __forceinline__ int Quarter() const { return warp_ % Traits::kTileConsumers; }
@@ -122,7 +124,8 @@ class Kv8DecodeConsumer {
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; ++chunk) {
         if constexpr (kQueriesInShared) {
-          SharedQueries()[32 * (kChunks * r + chunk)] =
+          auto* pairs = reinterpret_cast<uint2*>(shared_.merge_o[warp_]);
+          pairs[32 * (kChunks * r + chunk) + lane_] =
               make_uint2(fragments[chunk][0], fragments[chunk][1]);
         } else {
           q_[r][chunk] = make_uint2(fragments[chunk][0], fragments[chunk][1]);
@@ -135,13 +138,12 @@ class Kv8DecodeConsumer {
     }
   }
 
-  __device__ __forceinline__ uint2* SharedQueries() const {
-    static_assert(sizeof(shared_.merge_o[0]) >= 32 * kRowTiles * kChunks * sizeof(uint2));
-    return reinterpret_cast<uint2*>(shared_.merge_o[warp_]) + lane_;
-  }
   __device__ __forceinline__ uint2 Query(int r, int chunk) const {
     if constexpr (kQueriesInShared) {
-      return SharedQueries()[32 * (kChunks * r + chunk)];
+      const float2 bits =
+          ptx::LoadShared2(base_ + offsetof(Storage, merge_o) + warp_ * sizeof(shared_.merge_o[0]) +
+                           (32 * (kChunks * r + chunk) + lane_) * sizeof(uint2));
+      return make_uint2(__float_as_uint(bits.x), __float_as_uint(bits.y));
     } else {
       return q_[r][chunk];
     }
@@ -286,10 +288,11 @@ class Kv8DecodeConsumer {
       float w[4], base[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {  // nothing seen: any finite one
-        base[i] = fmaxf(maximum_[r][i], -std::numeric_limits<float>::max()) - kWeightBits;
+        base[i] = fmaxf(maximum_[r][i], -std::numeric_limits<float>::max());
       }
+      // In this order: of large scores nothing above 2^15 comes out.
 #pragma unroll
-      for (int c = 0; c < 4; ++c) w[c] = ptx::Exp2(x[r][c] - base[c % 2]);
+      for (int c = 0; c < 4; ++c) w[c] = ptx::Exp2(x[r][c] - base[c % 2] + kWeightBits);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         sum_[r][i] = fmaf(w[i] + w[2 + i], inverse_scale, sum_[r][i]);
@@ -353,14 +356,14 @@ class Kv8DecodeConsumer {
           sum_[r][i] += __shfl_xor_sync(~0u, sum_[r][i], step);
         }
         const int row = 8 * r + 2 * t_ + i;
-        if (g_ == 0) {  // relative to the base, as the outputs are
-          shared_.merge_sum[warp_][row] = make_float2(maximum_[r][i] - kWeightBits, sum_[r][i]);
+        if (g_ == 0) {
+          shared_.merge_sum[warp_][row] = make_float2(maximum_[r][i], kWeightUnit * sum_[r][i]);
         }
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
           const int d = 16 * chunk + g_ * Kv8ValueDimension(1);  // and the next: row g + 8
           *reinterpret_cast<float2*>(&shared_.merge_o[warp_][row][d]) =
-              make_float2(o_[r][chunk][i], o_[r][chunk][2 + i]);
+              make_float2(kWeightUnit * o_[r][chunk][i], kWeightUnit * o_[r][chunk][2 + i]);
         }
       }
     }

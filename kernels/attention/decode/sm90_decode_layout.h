@@ -6,6 +6,13 @@
 
 namespace longspan {
 
+// Elements of keys and values have 1 or 2 bytes.
+constexpr bool Sm90DecodeHasHeadDim(int32_t element_bytes, int32_t head_dim) {
+  if (element_bytes == 2) return head_dim == 64 || head_dim == 128 || head_dim == 192;
+  return head_dim >= 16 && head_dim % 16 == 0 &&
+         (head_dim <= 128 || head_dim == 192 || head_dim == 256);
+}
+
 // head_dim of the kernel that serves one: 8-bit kernels take smaller ones too, padded with zeros.
 constexpr int32_t Sm90DecodeKernelHeadDim(int32_t element_bytes, int32_t head_dim) {
   if (element_bytes != 1 || head_dim > 128) return head_dim;

@@ -54,8 +54,8 @@ enum { LONGSPAN_ATTN_SM80 = 80, LONGSPAN_ATTN_SM90 = 90 };    /* lines; 0: the b
  * any row; cu_seqlens_k is PACKED with one row. */
 enum { LONGSPAN_ATTN_PAGED = 0, LONGSPAN_ATTN_ROWS = 1, LONGSPAN_ATTN_PACKED = 2 };
 
-/* One call. Strides in elements, multiples of 8; q, k, v 16-byte aligned (8-bit k, v: 8); the last
- * dimension contiguous. Pointers are device memory; choose, sizes and plan read none of them, but
+/* One call. Strides in elements, multiples of 8; q, k, v 16-byte aligned (8-bit k, v on the sm_80
+ * line: 8); the last dimension contiguous. Pointers are device memory; choose, sizes and plan read none of them, but
  * ask whether alibi_slopes, sinks and tree_mask are null. */
 typedef struct longspan_attn_call {
   int32_t struct_bytes; /* sizeof(longspan_attn_call) */

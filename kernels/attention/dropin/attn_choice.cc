@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/attention/decode/sm90_decode_layout.h"
+
 namespace longspan {
 namespace {
 
@@ -155,8 +157,18 @@ int CheckScalesAndTree(const longspan_attn_call& call, AttnChoice* choice) {
 
 // What the sm_90a kernels lack, whatever the family.
 bool HasSlowOption(const longspan_attn_call& call) {
-  return Has8BitKv(call) || call.tree_mask != nullptr || call.softcap != 0.0f ||
-         call.alibi_slopes != nullptr || call.sinks != nullptr || NormalMasks(call).right != -1;
+  return call.tree_mask != nullptr || call.softcap != 0.0f || call.alibi_slopes != nullptr ||
+         call.sinks != nullptr || NormalMasks(call).right != -1;
+}
+
+// The copy engine's strides are multiples of 16 bytes; those of calls are multiples of 8 elements.
+bool HasMappedStrides(const longspan_attn_call& call) {
+  if (!Has8BitKv(call)) return true;
+  for (const int64_t stride : {call.k_block_stride, call.k_token_stride, call.k_head_stride,
+                               call.v_block_stride, call.v_token_stride, call.v_head_stride}) {
+    if (stride % 16 != 0) return false;
+  }
+  return true;
 }
 
 bool ServedBySm90(const longspan_attn_call& call, int32_t compute_capability, AttnFamily family,
@@ -169,13 +181,13 @@ bool ServedBySm90(const longspan_attn_call& call, int32_t compute_capability, At
   *block_size = call.block_size;
   const int32_t d = call.head_dim;
   if (family == AttnFamily::kDecode) {
-    if (d != 64 && d != 128 && d != 192) return false;
+    if (!Sm90DecodeHasHeadDim(Has8BitKv(call) ? 1 : 2, d) || !HasMappedStrides(call)) return false;
     if (paged) return true;
     *keys = AttnKeys::kRowBlocks;
     *block_size = RowBlockSize(call);
     return *block_size != 0;
   }
-  if (d != 64 && d != 128 && d != 256) return false;
+  if (Has8BitKv(call) || (d != 64 && d != 128 && d != 256)) return false;
   if (!std::isnormal(call.scale * std::numbers::log2e_v<float>) || call.scale < 0.0f) return false;
   if (paged) return true;
   *keys = AttnKeys::kOnePiece;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "tests/kernels/attention/gpu_decode_problem.h"
 #include "tests/support/attention_oracle.h"
@@ -266,6 +267,25 @@ TEST_F(GpuDecodeKv8, ErrorIsThatOfRoundingTheOutput) {
   }
 }
 
+// With a float16 output, so that rounding it does not hide what sums lose.
+TEST_F(GpuDecodeKv8, Trap_14_ErrorDoesNotGrowWithLength) {
+  for (const DType kv_dtype : kKvTypes) {
+    double errors[2];
+    for (const bool is_long : {false, true}) {
+      AttentionCase spec = Case(kv_dtype, DType::kFloat16);
+      spec.num_q_heads = 4;
+      spec.num_kv_heads = 1;
+      spec.kv_lens = {is_long ? 131072 : 4096};
+      PagedAttention problem(spec);
+      GpuDecodeProblem device(problem, {.num_ctas = 2});  // long sums in one warp
+      ASSERT_TRUE(device.Run());
+      errors[is_long] = RelativeError(problem);
+    }
+    EXPECT_LE(errors[1], 1.5 * errors[0]) << DTypeName(kv_dtype);
+    EXPECT_LE(errors[1], 4.0e-4) << DTypeName(kv_dtype);
+  }
+}
+
 // A row's power of two must be undone, rows of zeros and of very large and small numbers among
 // them.
 TEST_F(GpuDecodeKv8, QueriesOfAnyMagnitude) {
@@ -308,16 +328,20 @@ TEST_F(GpuDecodeKv8, AnyFiniteScale) {
 }
 
 TEST_F(GpuDecodeKv8, Trap_05_HugeLogitsDoNotBeatTheMask) {
-  AttentionCase spec = Case(DType::kFloat8E4M3);
-  spec.magnitude = 1e5f;
-  spec.kv_lens = {700};
-  spec.q_lens = {4};
-  spec.window_left = 65;
-  PagedAttention problem(spec);
-  GpuDecodeProblem device(problem);
-  ASSERT_TRUE(device.Run());
-  // Such logits are rounded to 0.02: only the winner counts, and it is a visible key's value.
-  EXPECT_EQ(CompareWithOracle(problem.params(), AttentionOracle(problem.params()), 3e-2, 1e-5), "");
+  for (const float magnitude : {1e5f, 1e9f}) {
+    AttentionCase spec = Case(DType::kFloat8E4M3);
+    spec.magnitude = magnitude;
+    spec.kv_lens = {700};
+    spec.q_lens = {4};
+    spec.window_left = 65;
+    PagedAttention problem(spec);
+    GpuDecodeProblem device(problem);
+    ASSERT_TRUE(device.Run());
+    // Such logits are rounded to 0.02: only the winner counts, and it is a visible key's value.
+    EXPECT_EQ(CompareWithOracle(problem.params(), AttentionOracle(problem.params()), 3e-2, 1e-5),
+              "")
+        << magnitude;
+  }
 }
 
 // Slots that nobody owns, table entries and scales of blocks that nobody sees.
@@ -446,6 +470,53 @@ TEST_F(GpuDecodeKv8, OverlappedLaunchesSeeWhatTheOneBeforeWrote) {
     if (expected.empty()) expected = problem.AllBits();
     EXPECT_EQ(problem.AllBits(), expected);
   }
+}
+
+TEST_F(GpuDecodeKv8, Trap_07_BlocksAndScalesBeyond32BitOffsets) {
+  AttentionCase spec = Case(DType::kFloat8E4M3);
+  spec.num_kv_heads = 1;
+  spec.num_q_heads = 4;
+  spec.kv_lens = {33};
+  const auto expected = Bits(spec);
+  PagedAttention problem(spec);
+  GpuDecodeProblem device(problem);
+  AttentionParams& params = device.device_params();
+  const int64_t block = params.k_block_stride;  // bytes
+  const int64_t num_blocks = ((int64_t{1} << 32) + (int64_t{1} << 28)) / block;
+  constexpr int64_t kScaleStride = 1 << 10;  // floats: scales of the last blocks are beyond 2^31
+  auto memory = DeviceBuffer::Allocate(2 * num_blocks * block + num_blocks * kScaleStride * 4);
+  if (!memory) GTEST_SKIP() << "no 19 GB of device memory";
+  const int64_t v_begin = num_blocks * block;
+  const int64_t scales_begin = 2 * num_blocks * block;
+  auto copy = [&](std::span<const std::byte> from, int64_t to) {
+    ASSERT_TRUE(memory->CopyFrom(from, device.stream().handle(), to).ok());
+  };
+  const PagedAttention::Memory host = problem.memory();
+  for (int i = 0; i < 3; ++i) {
+    const int64_t old_id = problem.block_table(0)[i];
+    const int64_t id = num_blocks - 1 - 7 * i;
+    const auto size = static_cast<size_t>(block);
+    copy(std::span(host.k).subspan(old_id * block, size), id * block);
+    copy(std::span(host.v).subspan(old_id * block, size), v_begin + id * block);
+    for (const bool values : {false, true}) {  // side by side
+      copy(std::as_bytes(std::span(&problem.scale(values, old_id, 0), 1)),
+           scales_begin + (id * kScaleStride + (values ? 1 : 0)) * 4);
+    }
+    problem.block_table(0)[i] = static_cast<int32_t>(id);
+  }
+  device.Upload();
+  params.k = memory->data();
+  params.v = memory->as<std::byte>() + v_begin;
+  params.scales.k = reinterpret_cast<const float*>(memory->as<std::byte>() + scales_begin);
+  params.scales.v = params.scales.k + 1;
+  params.scales.k_block_stride = params.scales.v_block_stride = kScaleStride;
+  DecodeKvMaps maps;
+  ASSERT_EQ(MakeDecodeKvMaps(params, num_blocks, &maps), KernelStatus::kOk);
+  device.Plan();
+  ASSERT_EQ(LaunchDecode(device.setup(), params, maps, device.launch(), device.stream().handle()),
+            KernelStatus::kOk);
+  ASSERT_TRUE(device.Download());
+  EXPECT_EQ(problem.AllBits(), expected);
 }
 
 TEST_F(GpuDecodeKv8, WrongScalesAreRefusedWithTheirReason) {
