@@ -2,7 +2,8 @@
 """Compares the names of tests with docs/faults.md and fails when either side lacks something that the other one names.
 
 A name such as Fault_C3_, Fault_S4_S5_, Case_040_Case_042_ or Trap_07_ in a file of tests/ asks for a row with that id whose
-last column lists the file. What a row promises is for people to compare.
+last column lists the file. What a row promises is for people to compare. The traps of attention kernels, TRAPS in number, have a
+row each.
 """
 import collections
 import pathlib
@@ -11,6 +12,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
+TRAPS = 27
 PAGE = ROOT / "docs" / "faults.md"
 NAME = re.compile(r"Fault((?:_[A-Z]\d+)+)_|((?:Case|Trap)_\d+)_(?=[A-Z])")
 ROW = re.compile(r"^\| ([A-Z]\d+|Case_\d+|Trap_\d+) \|.*\| ([^|]*) \|$")
@@ -43,6 +45,9 @@ def differences():
     tests, (rows, twice) = names_of_tests(), rows_of_page()
     if len(tests) < 50:
         yield f"only {len(tests)} ids found below {TESTS}: the test looks at the wrong place"
+    for name in (f"Trap_{number:02}" for number in range(1, TRAPS + 1)):
+        if name not in rows:
+            yield f"{name} has no row, so no test"
     for name in twice:
         yield f"{name} has two rows"
     for name in sorted(tests.keys() | rows.keys()):

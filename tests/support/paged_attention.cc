@@ -18,6 +18,7 @@ namespace {
 constexpr int32_t kGuardTokens = 2;    // rows before and behind the output
 constexpr int32_t kGuardElements = 8;  // between the heads of an output row
 constexpr std::byte kGuard{0xa5};
+constexpr float kLseGuard = 12345.0f;
 
 // About normal, the same for the same arguments on every machine.
 float Noise(uint32_t kind, uint32_t sequence, int64_t position, int32_t head, int32_t d) {
@@ -169,8 +170,8 @@ void PagedAttention::FillQueries(const AttentionCase& spec) {
   p.o_token_stride = spec.num_q_heads * p.o_head_stride;
   o_.assign((total_q + 2 * kGuardTokens) * p.o_token_stride * bytes, kGuard);
   p.o = o_.data() + kGuardTokens * p.o_token_stride * bytes;
-  lse_.assign((total_q + 1) * spec.num_q_heads, 12345.0f);
-  p.lse = lse_.data();
+  lse_.assign((total_q + 2) * spec.num_q_heads, kLseGuard);
+  p.lse = lse_.data() + spec.num_q_heads;
 }
 
 void PagedAttention::FillPool(const AttentionCase& spec) {
@@ -182,6 +183,8 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
     num_blocks += blocks;
     widest = std::max(widest, blocks);
   }
+  if (spec.rows) num_blocks = spec.spare_blocks + p.num_seqs * widest;
+  row_blocks_ = widest;
   const int64_t row = spec.head_dim;
   p.k_block_stride = p.v_block_stride = int64_t{spec.block_size} * spec.num_kv_heads * row;
   p.k_token_stride = p.v_token_stride = spec.heads_first ? row : spec.num_kv_heads * row;
@@ -217,8 +220,10 @@ void PagedAttention::FillPool(const AttentionCase& spec) {
     const uint32_t content = spec.content.empty() ? seq : spec.content[seq];
     for (int32_t position = 0; position < spec.kv_lens[seq]; ++position) {
       if (position % spec.block_size == 0) {
-        block_table(seq)[position / spec.block_size] = ids[next++];
-        if (p.scales.k != nullptr) FillScales(ids[next - 1]);
+        const int32_t index = position / spec.block_size;
+        const int32_t id = spec.rows ? seq * widest + index : ids[next++];
+        block_table(seq)[index] = id;
+        if (p.scales.k != nullptr) FillScales(id);
       }
       const int64_t block = block_table(seq)[position / spec.block_size];
       for (int32_t head = 0; head < spec.num_kv_heads; ++head) {
@@ -287,11 +292,16 @@ bool PagedAttention::GuardsIntact() const {
     return false;
   }
   for (int32_t head = 0; head < p.num_q_heads; ++head) {
-    if (lse_[total_q * p.num_q_heads + head] == 12345.0f) continue;
+    if (lse(-1, head) == kLseGuard && lse(total_q, head) == kLseGuard) continue;
     std::fprintf(stderr, "guard word of lse changed\n");
     return false;
   }
   return true;
+}
+
+void PagedAttention::ResetOutput() {
+  std::fill(o_.begin(), o_.end(), kGuard);
+  std::fill(lse_.begin(), lse_.end(), kLseGuard);
 }
 
 std::vector<std::byte> PagedAttention::RowBits(int seq, int32_t begin, int32_t end) const {
@@ -304,8 +314,9 @@ std::vector<std::byte> PagedAttention::RowBits(int seq, int32_t begin, int32_t e
           o_.data() + ((token + kGuardTokens) * p.o_token_stride + head * p.o_head_stride) * bytes;
       bits.insert(bits.end(), o, o + p.head_dim * bytes);
     }
-    const auto* lse = reinterpret_cast<const std::byte*>(lse_.data() + token * p.num_q_heads);
-    bits.insert(bits.end(), lse, lse + p.num_q_heads * sizeof(float));
+    const auto* row_lse =
+        reinterpret_cast<const std::byte*>(lse_.data() + (token + 1) * p.num_q_heads);
+    bits.insert(bits.end(), row_lse, row_lse + p.num_q_heads * sizeof(float));
   }
   return bits;
 }

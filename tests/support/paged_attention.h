@@ -47,6 +47,7 @@ struct AttentionCase {
   uint32_t block_order_seed = 1;  // 0: ascending ids
   int32_t spare_blocks = 3;       // poisoned blocks that no sequence owns
   int32_t extra_table_entries = 2;
+  bool rows = false;  // every sequence has as many blocks, one behind the other: a cache of rows
 };
 
 // One problem in memory. Movable, not copyable.
@@ -83,6 +84,10 @@ class PagedAttention {
     return static_cast<int64_t>(k_.size()) /
            (params_.k_block_stride * DTypeBytes(params_.kv_dtype));
   }
+  // Blocks of a sequence's row; of spec.rows.
+  int64_t row_blocks() const { return row_blocks_; }
+  // Output and lse are guard words again, everywhere: a run that writes nothing shows.
+  void ResetOutput();
   // False, with a message on stderr, when something was written outside the output rows.
   bool GuardsIntact() const;
 
@@ -95,7 +100,7 @@ class PagedAttention {
   void SetKv(int seq, int64_t position, int32_t kv_head, bool values, float x);
   float output(int64_t token, int32_t q_head, int32_t d) const;
   float lse(int64_t token, int32_t q_head) const {
-    return lse_[token * params_.num_q_heads + q_head];
+    return lse_[(token + 1) * params_.num_q_heads + q_head];
   }
 
  private:
@@ -112,9 +117,10 @@ class PagedAttention {
   std::vector<float> sinks_;
   std::vector<float> slopes_;
   std::vector<std::byte> q_, o_, k_, v_;
-  std::vector<float> lse_;
+  std::vector<float> lse_;  // a guard token, the rows, a guard token
   std::vector<float> k_scales_, v_scales_;
   std::vector<uint64_t> tree_mask_;
+  int64_t row_blocks_ = 0;
 };
 
 // Every instruction set this machine has.

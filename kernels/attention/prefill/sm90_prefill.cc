@@ -35,6 +35,9 @@ bool IsBlockSize(int32_t tokens) { return tokens >= 16 && tokens <= 256 && token
 
 // What of the contract these kernels implement.
 KernelStatus CheckShape(const AttentionParams& p) {
+  if (p.tree_mask != nullptr) return KernelStatus::kUnsupportedTreeMask;
+  // Scales belong to 8-bit keys and values.
+  if (p.scales.k != nullptr || p.scales.v != nullptr) return KernelStatus::kUnsupportedScales;
   if (p.num_kv_heads < 1 || p.num_q_heads < p.num_kv_heads || p.num_q_heads % p.num_kv_heads != 0) {
     return KernelStatus::kUnsupportedHeads;
   }
@@ -87,8 +90,9 @@ KernelStatus MakeMap(const void* base, DType dtype, MapStrides strides, int64_t 
 KernelStatus CheckLaunch(const AttentionParams& p, const Sm90PrefillKvMaps& maps,
                          const Sm90PrefillLaunch& launch) {
   if (p.q == nullptr || p.o == nullptr || maps.box_tokens < 1 || launch.pieces == nullptr ||
-      launch.workspace == nullptr || launch.total_q < 1 || launch.max_keys < 0 ||
-      launch.total_q > INT32_MAX || launch.num_pieces * p.num_q_heads > INT32_MAX) {
+      launch.workspace == nullptr || launch.num_pieces < 0 || launch.total_q < 1 ||
+      launch.max_keys < 0 || launch.total_q > INT32_MAX ||
+      launch.num_pieces * p.num_q_heads > INT32_MAX) {
     return KernelStatus::kBadShape;
   }
   if (p.o_token_stride % 2 != 0 || p.o_head_stride % 2 != 0) return KernelStatus::kBadStride;

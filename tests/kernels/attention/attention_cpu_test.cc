@@ -50,14 +50,17 @@ TEST_P(AttentionCpuTest, AgreesAtEveryLengthAroundABlockATileAndAPart) {
   }
 }
 
-TEST_P(AttentionCpuTest, AgreesAt131073Tokens) {
+TEST_P(AttentionCpuTest, AgreesAt131073And1048576Tokens) {
   AttentionCase spec;
-  spec.kv_lens = {131073};
   spec.num_q_heads = 2;
   spec.num_kv_heads = 1;
   spec.head_dim = 16;
   spec.scale = 0.25f;
-  ExpectOracle(spec);
+  for (const int32_t length : {131073, 1 << 20}) {
+    SCOPED_TRACE(length);
+    spec.kv_lens = {length};
+    ExpectOracle(spec);
+  }
 }
 
 TEST_P(AttentionCpuTest, AgreesOnABatchOfVeryUnequalLengths) {

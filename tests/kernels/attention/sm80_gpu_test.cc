@@ -1,16 +1,13 @@
 // The sm_80 line's prefill and decode against the double oracle, on any card from compute
 // capability 8.0 on, with poison wherever they must not look and guard words wherever they must not
-// write. Skips, saying why, on machines without a fitting device.
+// write. Every pair of options: attention_table_gpu_test.cc. Skips, saying why, on machines without
+// a fitting device.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cmath>
-#include <future>
 #include <limits>
-#include <memory>
-#include <thread>
 
-#include "tests/kernels/attention/sm80_cases.h"
 #include "tests/kernels/attention/sm80_gpu_problem.h"
 #include "tests/support/attention_oracle.h"
 
@@ -43,72 +40,6 @@ std::vector<std::byte> Bits(const AttentionCase& spec, bool decode, int32_t num_
   EXPECT_EQ(device.Run(), "");
   return problem.AllBits();
 }
-
-// Problems and oracles of the table, made ahead by other threads when most of the table runs.
-class Table {
- public:
-  struct Row {
-    std::unique_ptr<PagedAttention> problem;
-    OracleOutput oracle;
-  };
-
-  static const std::vector<Sm80Case>& Cases() {
-    static const std::vector<Sm80Case> cases = Sm80Cases();
-    return cases;
-  }
-  static Row Make(size_t index) {
-    Row row;
-    row.problem = std::make_unique<PagedAttention>(Cases()[index].spec);
-    row.oracle = AttentionOracle(row.problem->params());
-    return row;
-  }
-
-  Table() : rows_(Cases().size()) {
-    const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 32u);
-    for (unsigned i = 0; i < num_threads; ++i) {
-      threads_.emplace_back([this] {
-        for (size_t at; (at = next_++) < rows_.size();) rows_[at].set_value(Make(at));
-      });
-    }
-  }
-  ~Table() {
-    next_ = rows_.size();
-    for (std::thread& thread : threads_) thread.join();
-  }
-  Row Take(size_t index) { return rows_[index].get_future().get(); }
-
- private:
-  std::vector<std::promise<Row>> rows_;
-  std::atomic<size_t> next_{0};
-  std::vector<std::thread> threads_;
-};
-
-class Sm80Table : public Sm80, public testing::WithParamInterface<size_t> {
- protected:
-  static void SetUpTestSuite() {
-    const bool all = testing::UnitTest::GetInstance()->test_to_run_count() >=
-                     static_cast<int>(Table::Cases().size());
-    if (all && NoSm80Device().empty()) table_ = std::make_unique<Table>();
-  }
-  static void TearDownTestSuite() { table_.reset(); }
-  static Table::Row Take(size_t index) { return table_ ? table_->Take(index) : Table::Make(index); }
-
- private:
-  static inline std::unique_ptr<Table> table_;
-};
-
-TEST_P(Sm80Table, MatchesTheOracle) {
-  const Sm80Case& row = Table::Cases()[GetParam()];
-  Table::Row made = Take(GetParam());
-  Sm80GpuProblem device(*made.problem, row.decode, row.num_ctas);
-  ASSERT_EQ(device.Run(), "") << row.name;
-  EXPECT_EQ(AgainstOracle(*made.problem, made.oracle), "") << row.name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Pairs, Sm80Table, testing::Range<size_t>(0, Table::Cases().size()),
-                         [](const testing::TestParamInfo<size_t>& row) {
-                           return std::to_string(row.param) + "_" + Table::Cases()[row.param].name;
-                         });
 
 class Sm80Family : public Sm80, public testing::WithParamInterface<bool> {};
 

@@ -1,5 +1,6 @@
 // 8-bit keys and values and tree masks in the sm_80 line's prefill and decode, against the double
-// oracle over what is stored. (The table of sm80_cases.h has both too, crossed with every mask.)
+// oracle over what is stored. (The table of attention_table.h has both too, crossed with every
+// mask.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
