@@ -41,7 +41,6 @@ if(LONGSPAN_GPU STREQUAL "cuda")
     set(CMAKE_CUDA_COMPILER "${LONGSPAN_NVCC}")
   endif()
   set(CMAKE_CUDA_ARCHITECTURES OFF)           # longspan_cuda_sources names them
-  set(CMAKE_POSITION_INDEPENDENT_CODE ON)     # kernels also go into shared libraries
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
