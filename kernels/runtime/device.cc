@@ -35,7 +35,9 @@ std::optional<GpuDevice> FindGpuDevice(std::string* reason) {
   int index = 0;
   cudaDeviceProp properties;
   GpuErrorCode error = cudaGetDevice(&index);
+  int driver = 0;
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index);
+  if (error == cudaSuccess) error = cudaDriverGetVersion(&driver);
   if (error != cudaSuccess) {
     if (reason != nullptr) *reason = NoDeviceReason(error);
     return std::nullopt;
@@ -46,6 +48,7 @@ std::optional<GpuDevice> FindGpuDevice(std::string* reason) {
   device.num_sms = properties.multiProcessorCount;
   device.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   device.l2_bytes = properties.l2CacheSize;
+  device.driver = driver;
   return device;
 }
 
