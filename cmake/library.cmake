@@ -36,3 +36,10 @@ function(longspan_cuda_sources target)
   set_target_properties(${target} PROPERTIES CUDA_STANDARD_REQUIRED OFF CUDA_COMPILER_LAUNCHER
                         "${launcher}")
 endfunction()
+
+# longspan_gpu_program(TARGET): a program that needs a GPU to do its work, and says so without one (test NoDevice). The target
+# `gpu` builds all of them.
+function(longspan_gpu_program target)
+  add_dependencies(gpu ${target})
+  set_property(GLOBAL APPEND PROPERTY LONGSPAN_GPU_PROGRAMS "$<TARGET_FILE:${target}>")
+endfunction()

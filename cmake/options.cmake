@@ -13,7 +13,8 @@ if(LONGSPAN_GPU STREQUAL "cuda")
   find_program(LONGSPAN_NVCC nvcc HINTS ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
   if(NOT LONGSPAN_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     message(FATAL_ERROR "LONGSPAN_GPU=cuda: nvcc was not found. Install the CUDA toolkit (12.8 or newer) and put nvcc on "
-                        "PATH, or configure with -DCMAKE_CUDA_COMPILER=/path/to/nvcc. No GPU is needed to build. "
+                        "PATH, or configure with -DCMAKE_CUDA_COMPILER=/path/to/nvcc (scripts/fetch-nvcc fetches one and "
+                        "prints its path). No GPU is needed to build. "
                         "LONGSPAN_GPU=none builds the CPU backend alone")
   endif()
 elseif(NOT LONGSPAN_GPU STREQUAL "none")
@@ -41,7 +42,6 @@ if(LONGSPAN_GPU STREQUAL "cuda")
     set(CMAKE_CUDA_COMPILER "${LONGSPAN_NVCC}")
   endif()
   set(CMAKE_CUDA_ARCHITECTURES OFF)           # longspan_cuda_sources names them
-  set(CMAKE_POSITION_INDEPENDENT_CODE ON)     # kernels also go into shared libraries
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()

@@ -13,4 +13,7 @@ function(longspan_test name)
   target_link_libraries(${name} PRIVATE longspan_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
                        PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABEL STREQUAL "gpu")
+    longspan_gpu_program(${name})
+  endif()
 endfunction()

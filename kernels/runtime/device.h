@@ -13,6 +13,7 @@ struct GpuDevice {
   int32_t num_sms = 0;
   int64_t memory_bytes = 0;
   int64_t l2_bytes = 0;
+  int32_t driver = 0;  // CUDA version that it serves; 13000: 13.0
 };
 
 // Nothing when the machine has no device or no driver; reason, when given, then says which.

@@ -9,8 +9,7 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kUnitCost = 3;      // filling the ring, merging and writing, in tiles
-constexpr int64_t kMinRangeCost = 4;  // smaller ranges cost more in merging than they gain
+constexpr int64_t kUnitCost = 3;  // filling the ring, merging and writing, in tiles
 
 struct Position {
   int32_t sequence = 0;
@@ -123,7 +122,8 @@ int64_t GpuDecodePlanBytes(int32_t num_ctas, int64_t max_num_seqs) {
 
 int64_t PlanGpuDecode(const GpuDecodePlanParams& params, std::span<std::byte> out) {
   const int64_t num_seqs = static_cast<int64_t>(params.seq_lens.size());
-  CHECK(params.num_ctas > 0 && params.num_kv_heads > 0 && params.group > 0);
+  CHECK(params.num_ctas > 0 && params.num_kv_heads > 0 && params.group > 0 &&
+        params.min_range_cost > 0);
   CHECK(static_cast<int64_t>(out.size()) >= GpuDecodePlanBytes(params.num_ctas, num_seqs));
   const std::span<GpuDecodeWork> works{reinterpret_cast<GpuDecodeWork*>(out.data()),
                                        static_cast<size_t>(params.num_ctas)};
@@ -136,7 +136,7 @@ int64_t PlanGpuDecode(const GpuDecodePlanParams& params, std::span<std::byte> ou
     do total += sum.cost();
     while (sum.Next());
   }
-  const int64_t num_ranges = std::clamp<int64_t>(total / kMinRangeCost, 1, params.num_ctas);
+  const int64_t num_ranges = std::clamp<int64_t>(total / params.min_range_cost, 1, params.num_ctas);
   Line line(sequences, params);
   Position begin;
   for (int64_t cta = 0; cta < params.num_ctas; ++cta) {

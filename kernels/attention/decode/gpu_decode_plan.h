@@ -68,6 +68,9 @@ struct GpuDecodePlanParams {
   int32_t group = 0;         // query heads per KV head
   int32_t window_left = -1;  // the same as the launch's; -1: open
   int32_t num_ctas = 0;      // the grid; a constant of the device, so that one graph fits all plans
+  // Smallest range of a CTA: its tiles, and three more for every unit that begins in it. Smaller
+  // ones cost more in merging than they gain.
+  int32_t min_range_cost = 4;
 };
 
 // What the device gets: num_ctas works, then the sequences. 16-byte aligned.

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 #include <span>
+#include <string>
 
 #include "kernels/attention/decode/decode.h"
 #include "kernels/attention/dropin/append_rows.h"
@@ -56,6 +57,8 @@ struct AttnSetup {
 
 struct longspan_attn_device {
   longspan::GpuDevice gpu;
+  longspan::AttnTuning tuning;
+  std::string tuning_text;
   std::mutex mutex;
   // By family, line, dtypes, head_dim: all that setups depend on. Guarded by the mutex.
   std::map<std::array<int32_t, 5>, longspan::AttnSetup> setups;
@@ -69,6 +72,7 @@ struct Served {
   AttnChoice choice;
   AttentionParams params;
   AttnSetup setup;
+  int32_t min_range_cost;  // of decode plans
 };
 
 KernelStatus PrepareSetup(const GpuDevice& gpu, const AttnChoice& choice,
@@ -88,10 +92,12 @@ KernelStatus PrepareSetup(const GpuDevice& gpu, const AttnChoice& choice,
 
 int Serve(longspan_attn_device* device, const longspan_attn_call* call, Served* served) {
   if (device == nullptr || call == nullptr) return LONGSPAN_ATTN_NULL;
-  const int status = ChooseAttn(*call, device->gpu.compute_capability, &served->choice);
+  const int status =
+      ChooseAttn(*call, device->gpu.compute_capability, &served->choice, device->tuning);
   if (status != LONGSPAN_ATTN_OK) return status;
   const AttnChoice& choice = served->choice;
   served->params = AttnParams(*call, choice);
+  served->min_range_cost = device->tuning.For(call->head_dim).min_range_cost;
   const std::array<int32_t, 5> key = {static_cast<int32_t>(choice.family), choice.line, call->dtype,
                                       static_cast<int32_t>(served->params.kv_dtype),
                                       call->head_dim};
@@ -147,7 +153,7 @@ int64_t PlanKernel(const longspan_attn_call& call, const Served& served,
   const int32_t group = p.num_q_heads / p.num_kv_heads;
   if (served.choice.family == AttnFamily::kDecode) {
     PlanGpuDecode({cu_seqlens_q, seq_lens, p.num_kv_heads, group, p.window_left,
-                   served.setup.decode.num_ctas},
+                   served.setup.decode.num_ctas, served.min_range_cost},
                   out);
     return call.max_q_len;
   }
@@ -318,6 +324,10 @@ KernelStatus RotateQueries(const longspan_attn_call& call, const longspan_attn_a
   return RopeGpu(rope, stream);
 }
 
+AttnTuningKey TuningKey(const longspan_attn_device& device) {
+  return {device.gpu.name, device.gpu.driver};
+}
+
 const char* KeysText(AttnKeys keys) {
   switch (keys) {
     case AttnKeys::kBlocks:
@@ -357,7 +367,22 @@ extern "C" int longspan_attn_open(longspan_attn_device** device) {
   *device = new (std::nothrow) longspan_attn_device;
   if (*device == nullptr) return LONGSPAN_ATTN_NO_DEVICE;
   (*device)->gpu = std::move(*gpu);
+  (*device)->tuning_text =
+      LoadAttnTuning(AttnTuningPath((*device)->gpu.name), TuningKey(**device), &(*device)->tuning);
   return LONGSPAN_ATTN_OK;
+}
+
+extern "C" int longspan_attn_tune(longspan_attn_device* device, const char* table) {
+  if (device == nullptr || table == nullptr) return LONGSPAN_ATTN_NULL;
+  if (!ParseAttnTuning(table, TuningKey(*device), &device->tuning).empty()) {
+    return LONGSPAN_ATTN_OPTION;
+  }
+  device->tuning_text = "a table of the caller";
+  return LONGSPAN_ATTN_OK;
+}
+
+extern "C" const char* longspan_attn_tuning(const longspan_attn_device* device) {
+  return device == nullptr ? "" : device->tuning_text.c_str();
 }
 
 extern "C" void longspan_attn_close(longspan_attn_device* device) { delete device; }

@@ -124,6 +124,13 @@ LONGSPAN_ATTN_API int longspan_attn_open(longspan_attn_device** device);
 LONGSPAN_ATTN_API void longspan_attn_close(longspan_attn_device* device);
 LONGSPAN_ATTN_API int32_t longspan_attn_compute_capability(const longspan_attn_device* device);
 
+/* Where two kernels could serve, a device goes by the table that longspan-tune left in the cache
+ * folder when it was opened, else by built-in numbers; by which, the second function says in words
+ * that live as long as the device. The first sets the text of a table instead, before any other
+ * call with the device: OPTION, and no change, when it is no table of this device and driver. */
+LONGSPAN_ATTN_API int longspan_attn_tune(longspan_attn_device* device, const char* table);
+LONGSPAN_ATTN_API const char* longspan_attn_tuning(const longspan_attn_device* device);
+
 typedef struct longspan_attn_sizes {
   int64_t plan_bytes; /* at most, for any lengths of this call's shape */
   /* Device memory, 256-byte aligned. Its first zeroed_bytes are zero before the first launch, and

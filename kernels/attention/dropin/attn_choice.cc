@@ -200,25 +200,20 @@ bool ServedBySm90(const longspan_attn_call& call, int32_t compute_capability, At
   return served;
 }
 
-}  // namespace
-
-int ChooseAttn(const longspan_attn_call& call, int32_t compute_capability, AttnChoice* choice) {
+// Family, line and view of a call that was checked.
+int Choose(const longspan_attn_call& call, int32_t compute_capability, const AttnTuningRow& tuning,
+           AttnChoice* choice) {
   *choice = {};
-  if (call.struct_bytes != static_cast<int32_t>(sizeof(longspan_attn_call))) {
-    return Refuse(choice, LONGSPAN_ATTN_STRUCT, "struct_bytes of another version");
-  }
-  for (const auto check : {&CheckShape, &CheckOptions, &CheckStrides, &CheckScalesAndTree}) {
-    if (const int status = check(call, choice); status != LONGSPAN_ATTN_OK) return status;
-  }
-  if (compute_capability < 80) {
-    return Refuse(choice, LONGSPAN_ATTN_DEVICE, "the card is older than compute capability 8.0");
-  }
-  const int64_t rows = int64_t{call.max_q_len} * (call.num_q_heads / call.num_kv_heads);
+  const int32_t group = call.num_q_heads / call.num_kv_heads;
+  const int64_t rows = int64_t{call.max_q_len} * group;
   choice->family = call.family == LONGSPAN_ATTN_DECODE || call.tree_mask != nullptr ||
-                           (call.family == 0 && rows <= kAttnDecodeRows)
+                           (call.family == 0 && rows <= tuning.decode_rows)
                        ? AttnFamily::kDecode
                        : AttnFamily::kPrefill;
-  if (ServedBySm90(call, compute_capability, choice->family, &choice->keys, &choice->block_size)) {
+  const bool short_queries = choice->family == AttnFamily::kPrefill && group >= kAttnTunedGroup &&
+                             call.max_q_len <= tuning.sm80_q_len;
+  if (!short_queries &&
+      ServedBySm90(call, compute_capability, choice->family, &choice->keys, &choice->block_size)) {
     choice->line = 90;
   } else {
     choice->line = 80;
@@ -244,6 +239,27 @@ int ChooseAttn(const longspan_attn_call& call, int32_t compute_capability, AttnC
     choice->ids_per_seq = 1;  // the sequence's first token, for appending
   }
   return LONGSPAN_ATTN_OK;
+}
+
+}  // namespace
+
+int ChooseAttn(const longspan_attn_call& call, int32_t compute_capability, AttnChoice* choice,
+               const AttnTuning& tuning) {
+  *choice = {};
+  if (call.struct_bytes != static_cast<int32_t>(sizeof(longspan_attn_call))) {
+    return Refuse(choice, LONGSPAN_ATTN_STRUCT, "struct_bytes of another version");
+  }
+  for (const auto check : {&CheckShape, &CheckOptions, &CheckStrides, &CheckScalesAndTree}) {
+    if (const int status = check(call, choice); status != LONGSPAN_ATTN_OK) return status;
+  }
+  if (compute_capability < 80) {
+    return Refuse(choice, LONGSPAN_ATTN_DEVICE, "the card is older than compute capability 8.0");
+  }
+  const AttnTuningRow& row = tuning.For(call.head_dim);
+  const int status = Choose(call, compute_capability, row, choice);
+  if (status == LONGSPAN_ATTN_OK || row == AttnTuningRow()) return status;
+  // The faster kernel may not see these keys.
+  return Choose(call, compute_capability, AttnTuningRow(), choice);
 }
 
 AttentionParams AttnParams(const longspan_attn_call& call, const AttnChoice& choice) {

@@ -8,6 +8,7 @@
 
 #include "kernels/attention/attention_params.h"
 #include "kernels/attention/dropin/attn_c.h"
+#include "kernels/attention/dropin/attn_tuning.h"
 
 namespace longspan {
 
@@ -30,12 +31,12 @@ struct AttnChoice {
   const char* reason = "";
 };
 
-// Packed rows (queries x group) up to which keys are better read once by the decode kernels.
-inline constexpr int32_t kAttnDecodeRows = 64;
 inline constexpr int32_t kAttnUnitBlockSize = 256;
 
-// A LONGSPAN_ATTN_ status; choice->reason says why it is not OK.
-int ChooseAttn(const longspan_attn_call& call, int32_t compute_capability, AttnChoice* choice);
+// A LONGSPAN_ATTN_ status; choice->reason says why it is not OK. What the
+// defaults serve is served whatever the tuning.
+int ChooseAttn(const longspan_attn_call& call, int32_t compute_capability, AttnChoice* choice,
+               const AttnTuning& tuning = {});
 
 // The call as kernels take it: masks brought to one form (a right window of 0 is causal), keys as
 // the choice sees them. block_table is the caller's, or null where the plan carries one.

@@ -19,6 +19,7 @@ struct Batch {
   int32_t group = 4;
   int32_t window_left = -1;
   int32_t num_ctas = 132;
+  int32_t min_range_cost = 4;
 };
 
 struct Plan {
@@ -27,9 +28,9 @@ struct Plan {
     for (const int32_t q_len : batch.q_lens) cu.push_back(cu.back() + q_len);
     bytes.resize(GpuDecodePlanBytes(batch.num_ctas, static_cast<int64_t>(batch.q_lens.size())) /
                  16);
-    const int64_t used = PlanGpuDecode(
-        {cu, batch.kv_lens, batch.num_kv_heads, batch.group, batch.window_left, batch.num_ctas},
-        std::as_writable_bytes(std::span(bytes)));
+    const int64_t used = PlanGpuDecode({cu, batch.kv_lens, batch.num_kv_heads, batch.group,
+                                        batch.window_left, batch.num_ctas, batch.min_range_cost},
+                                       std::as_writable_bytes(std::span(bytes)));
     const auto* first = reinterpret_cast<const GpuDecodeWork*>(bytes.data());
     works = {first, static_cast<size_t>(batch.num_ctas)};
     sequences = {reinterpret_cast<const GpuDecodeSequence*>(first + batch.num_ctas),
@@ -149,6 +150,7 @@ TEST(GpuDecodePlan, RandomBatches) {
     batch.group = 1 + below(17);
     batch.window_left = below(2) == 0 ? -1 : below(300);
     batch.num_ctas = 1 + below(300);
+    batch.min_range_cost = 1 + below(40);
     SCOPED_TRACE(round);
     ExpectSound(batch);
     if (HasFatalFailure()) return;
@@ -168,10 +170,14 @@ TEST(GpuDecodePlan, SharesOfASkewedBatchDifferByLessThanTwoUnits) {
 }
 
 TEST(GpuDecodePlan, SmallBatchesAreNotCutToCrumbs) {
-  const Plan plan(Batch{{1}, {1024}, 1, 4});
-  const auto busy = std::count_if(plan.works.begin(), plan.works.end(),
-                                  [](const GpuDecodeWork& work) { return work.num_tiles > 0; });
-  EXPECT_LE(busy, 4);  // 16 tiles
+  // 16 tiles and the unit's 3.
+  for (const auto& [min_range_cost, ctas] : {std::pair{4, 4}, {2, 9}, {1, 16}, {10, 1}, {100, 1}}) {
+    const Plan plan(Batch{{1}, {1024}, 1, 4, -1, 132, min_range_cost});
+    const auto busy = std::count_if(plan.works.begin(), plan.works.end(),
+                                    [](const GpuDecodeWork& work) { return work.num_tiles > 0; });
+    EXPECT_LE(busy, ctas);
+    EXPECT_GE(busy, (ctas + 1) / 2);
+  }
 }
 
 TEST(GpuDecodePlan, Trap_24_WindowsCostWhatTheyShow) {

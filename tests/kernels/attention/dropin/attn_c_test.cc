@@ -38,6 +38,8 @@ TEST(AttnC, NullPointersAreAnAnswer) {
             LONGSPAN_ATTN_NULL);
   EXPECT_EQ(longspan_attn_append_bytes(nullptr, nullptr), 0);
   EXPECT_EQ(longspan_attn_compute_capability(nullptr), 0);
+  EXPECT_EQ(longspan_attn_tune(nullptr, "longspan-tune 1\n"), LONGSPAN_ATTN_NULL);
+  EXPECT_STREQ(longspan_attn_tuning(nullptr), "");
   longspan_attn_close(nullptr);
 }
 
@@ -53,6 +55,11 @@ TEST(AttnC, ADeviceOpensOrItsAbsenceIsSaid) {
   const int status = longspan_attn_open(&device);
   if (status == LONGSPAN_ATTN_OK) {
     EXPECT_GE(longspan_attn_compute_capability(device), 80);
+    EXPECT_STRNE(longspan_attn_tuning(device), "");
+    const std::string before = longspan_attn_tuning(device);
+    EXPECT_EQ(longspan_attn_tune(device, nullptr), LONGSPAN_ATTN_NULL);
+    EXPECT_EQ(longspan_attn_tune(device, "a table of nobody"), LONGSPAN_ATTN_OPTION);
+    EXPECT_EQ(longspan_attn_tuning(device), before);
     longspan_attn_close(device);
   } else {
     EXPECT_EQ(device, nullptr);

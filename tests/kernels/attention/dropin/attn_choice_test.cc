@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 extern "C" int longspan_attn_header_is_c99(void);
@@ -197,6 +198,62 @@ TEST(AttnChoice, PassesScalesAndTreeOn) {
   EXPECT_EQ(params.tree_mask_stride, 7);
   EXPECT_FALSE(params.causal);
   EXPECT_EQ(params.window_right, 0);
+}
+
+AttnTuning TuningOf(const AttnTuningRow& row) {
+  AttnTuning tuning;
+  tuning.rows.fill(row);
+  return tuning;
+}
+
+TEST(AttnChoice, ATunedTableMovesTheBorders) {
+  const auto chosen = [](int32_t q_len, int32_t compute_capability, const AttnTuningRow& row,
+                         int32_t family = 0) {
+    longspan_attn_call call = PagedCall(64);
+    call.max_q_len = q_len;
+    call.family = family;
+    AttnChoice choice;
+    EXPECT_EQ(ChooseAttn(call, compute_capability, &choice, TuningOf(row)), LONGSPAN_ATTN_OK);
+    return std::pair(choice.family, choice.line);
+  };
+  const std::pair decode90 = {AttnFamily::kDecode, 90}, prefill90 = {AttnFamily::kPrefill, 90},
+                  decode80 = {AttnFamily::kDecode, 80}, prefill80 = {AttnFamily::kPrefill, 80};
+  EXPECT_EQ(chosen(8, 90, {.decode_rows = 32}), decode90);
+  EXPECT_EQ(chosen(9, 90, {.decode_rows = 32}), prefill90);
+  EXPECT_EQ(chosen(9, 90, {.decode_rows = 32, .sm80_q_len = 9}), prefill80);
+  EXPECT_EQ(chosen(10, 90, {.decode_rows = 32, .sm80_q_len = 9}), prefill90);
+  EXPECT_EQ(chosen(8, 90, {.decode_rows = 32, .sm80_q_len = 9}), decode90);
+  EXPECT_EQ(chosen(8, 80, {.decode_rows = 32, .sm80_q_len = 9}), decode80);
+  EXPECT_EQ(chosen(100, 80, {.decode_rows = 32}), prefill80);
+  EXPECT_EQ(chosen(100, 90, {.decode_rows = 32, .sm80_q_len = 200}, LONGSPAN_ATTN_DECODE), decode90)
+      << "the family asked for";
+}
+
+TEST(AttnChoice, ATunedTableSpeaksOfGroupsAsLargeAsMeasured) {
+  longspan_attn_call call = PagedCall(64);
+  call.max_q_len = 100;
+  AttnChoice choice;
+  const AttnTuning tuning = TuningOf({.sm80_q_len = 200});
+  for (const auto& [num_q_heads, line] : {std::pair{8, 90}, {24, 90}, {32, 80}, {64, 80}}) {
+    call.num_q_heads = num_q_heads;
+    EXPECT_EQ(ChooseAttn(call, 90, &choice, tuning), LONGSPAN_ATTN_OK);
+    EXPECT_EQ(choice.line, line) << num_q_heads;
+  }
+}
+
+// Only the decode kernel, which counts rows in blocks, can see so many tokens.
+TEST(AttnChoice, WhatTheDefaultsServeIsServedWhateverTheTuning) {
+  longspan_attn_call call = RowsCall();
+  call.max_q_len = 8;
+  SetRowCapacity(&call, 1 << 20);
+  call.num_blocks = 4096;
+  AttnChoice choice;
+  for (const AttnTuningRow& row : {AttnTuningRow(), {.decode_rows = 1}, {.sm80_q_len = 1024}}) {
+    EXPECT_EQ(ChooseAttn(call, 90, &choice, TuningOf(row)), LONGSPAN_ATTN_OK);
+    EXPECT_EQ(choice.keys, AttnKeys::kRowBlocks);
+  }
+  call.family = LONGSPAN_ATTN_PREFILL;
+  EXPECT_EQ(ChooseAttn(call, 90, &choice), LONGSPAN_ATTN_SHAPE);
 }
 
 TEST(AttnChoice, RefusesWithAReason) {

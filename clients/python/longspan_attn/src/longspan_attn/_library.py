@@ -6,6 +6,7 @@ first call that needs it, so that importing the package needs neither it nor a G
 
 import ctypes
 import functools
+import logging
 import os
 import pathlib
 
@@ -84,6 +85,8 @@ _SIGNATURES = {
     "longspan_attn_choose": (ctypes.c_int, [ctypes.POINTER(Call), _I32, ctypes.POINTER(Choice)]),
     "longspan_attn_open": (ctypes.c_int, [ctypes.POINTER(_PTR)]),
     "longspan_attn_compute_capability": (_I32, [_PTR]),
+    "longspan_attn_tune": (ctypes.c_int, [_PTR, ctypes.c_char_p]),
+    "longspan_attn_tuning": (ctypes.c_char_p, [_PTR]),
     "longspan_attn_measure": (ctypes.c_int, [_PTR, ctypes.POINTER(Call), ctypes.POINTER(Sizes)]),
     "longspan_attn_plan": (ctypes.c_int, [_PTR, ctypes.POINTER(Call), ctypes.POINTER(Lengths), _PTR, _I64,
                                           ctypes.POINTER(PlanInfo)]),
@@ -150,6 +153,9 @@ class Device:
         self.handle = _PTR()
         check(load().longspan_attn_open(ctypes.byref(self.handle)), "opening the device")
         self.compute_capability = load().longspan_attn_compute_capability(self.handle)
+        tuning = load().longspan_attn_tuning(self.handle).decode(errors="replace")
+        level = logging.WARNING if "refused" in tuning else logging.DEBUG
+        logging.getLogger("longspan_attn").log(level, "choice of kernels: %s", tuning)
 
     def measure(self, call):
         sizes = Sizes()
