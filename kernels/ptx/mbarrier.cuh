@@ -47,6 +47,21 @@ __device__ __forceinline__ void MbarrierArriveAfterCopies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
+// Whether the phase of this parity is over.
+__device__ __forceinline__ bool MbarrierTest(uint32_t barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, over;\n"
+      "}"
+      : "=r"(is_over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
+
 // Waits until the phase of this parity is over. On a fresh barrier parity 1 passes at once.
 __device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(

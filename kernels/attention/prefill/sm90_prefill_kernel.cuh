@@ -54,6 +54,9 @@ __device__ __forceinline__ void Sm90PrefillConsume(const Sm90PrefillArgs& args,
     wait(full, stage, bit);
     bits ^= 1u << (bit + stage);
   };
+  auto is_over = [&](uint32_t full, int stage, int bit) {
+    return ptx::MbarrierTest(base + full + 8 * stage, bits >> (bit + stage) & 1);
+  };
 
   auto begin_turn = [&] { ptx::NamedBarrierSync(kPrefillTurn + me, 256); };
   auto end_turn = [&] {
@@ -123,50 +126,48 @@ __device__ __forceinline__ void Sm90PrefillConsume(const Sm90PrefillArgs& args,
       ptx::FenceProxyAsyncShared();
       ptx::NamedBarrierSync(kPrefillEveryone, Traits::kConsumerThreads);
     };
-    // Scores of tile n (in stage kStage) and output of tile n + 1 (in the other).
-    auto step = [&](auto masked, auto stage_constant, int n) {
-      constexpr int kStage = decltype(stage_constant)::value, kOther = kStage ^ 1;
-      wait_next(Traits::kKFull, kStage, kKBit);
+    // Maxima and first exponentials of the scores that a product left.
+    auto begin_softmax = [&] {
+      softmax.NewMaximum(s, 0, args.scale_log2);
+      softmax.NewMaximum(s, 1, args.scale_log2);
+      softmax.Begin(s, args.scale_log2);
+    };
+    // Scores of tile n (in that stage) and output of tile n + 1 (in the other), whose weights are
+    // for its first 64 keys alone if `halved`.
+    auto step = [&](auto masked, auto halved, int stage, int n) {
+      const int other = stage ^ 1;
+      const bool has_values = is_over(Traits::kVFull, other, kVBit);
+      wait_next(Traits::kKFull, stage, kKBit);
       begin_turn();
       ptx::WgmmaFence();
-      issue_scores(All{}, kStage);
-      wait_next(Traits::kVFull, kOther, kVBit);
-      if (half) {
-        ptx::WgmmaFence();
-        issue_output(Half{}, kOther);
+      issue_scores(All{}, stage);
+      if (!has_values) wait(Traits::kVFull, other, kVBit);
+      bits ^= 1u << (kVBit + other);
+      ptx::WgmmaFence();
+      if constexpr (decltype(halved)::value) {
+        issue_output(Half{}, other);
       } else {
-        ptx::WgmmaFence();
-        issue_output(All{}, kOther);
+        issue_output(All{}, other);
       }
-      half = false;
       end_turn();
       ptx::WgmmaWait<1>();
       ptx::WgmmaSettle(s);
-      if (elected()) ptx::MbarrierArrive(base + Traits::kKEmpty + 8 * kStage);
+      if (elected()) ptx::MbarrierArrive(base + Traits::kKEmpty + 8 * stage);
       if constexpr (decltype(masked)::value) mask(n);
-      softmax.NewMaximum(s, args.scale_log2);
-      softmax.Exponentials(s, 0, args.scale_log2);
+      begin_softmax();
       // The compiler would move the wait before these exponentials or behind the next ones; a store
       // that needs them holds it here, where the product has had time.
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(
                        base + static_cast<uint32_t>(offsetof(typename Traits::Storage, order)) -
                        512 + 4 * threadIdx.x),
-                   "f"(softmax.sum[0])
+                   "f"(softmax.tile_sum[0] + softmax.factor[1])
                    : "memory");
       ptx::WgmmaWait<0>();
       ptx::WgmmaSettle(o);
       ptx::WgmmaSettle(p);
-      if (elected()) ptx::MbarrierArrive(base + Traits::kVEmpty + 8 * kOther);
-      softmax.Exponentials(s, 1, args.scale_log2);
-#pragma unroll
-      for (int j = 0; j < kOutputs; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[j][i] *= softmax.factor[i / 2];
-      }
-      softmax.Pack(s, p);
+      if (elected()) ptx::MbarrierArrive(base + Traits::kVEmpty + 8 * other);
+      softmax.template Finish<true>(s, o, p, args.scale_log2);
     };
-    using Stage0 = std::integral_constant<int, 0>;
-    using Stage1 = std::integral_constant<int, 1>;
 
     if (key_begin < key_end) {
       const int first = key_begin / kKeys;
@@ -201,27 +202,24 @@ __device__ __forceinline__ void Sm90PrefillConsume(const Sm90PrefillArgs& args,
       }
       if (elected()) ptx::MbarrierArrive(base + Traits::kKEmpty);
       if (n >= plain_end || n < plain_begin) mask(n);
-      softmax.NewMaximum(s, args.scale_log2);
-      softmax.Exponentials(s, 0, args.scale_log2);
-      softmax.Exponentials(s, 1, args.scale_log2);
-      softmax.Pack(s, p);
+      begin_softmax();
+      softmax.template Finish<false>(s, o, p, args.scale_log2);
       clear_unseen_values(n, 0);
       int stage = 1;
       --n;
-      for (; n >= first; --n, stage ^= 1) {
-        const bool plain = n < plain_end && n >= plain_begin;
-        if (stage == 1) {
-          if (plain) {
-            step(std::false_type{}, Stage1{}, n);
-          } else {
-            step(std::true_type{}, Stage1{}, n);
-          }
-        } else if (plain) {
-          step(std::false_type{}, Stage0{}, n);
-        } else {
-          step(std::true_type{}, Stage0{}, n);
-        }
+      if (half && n >= first) {
+        step(std::true_type{}, std::true_type{}, stage, n);
+        half = false;
+        --n;
+        stage ^= 1;
       }
+      auto steps_down_to = [&](auto masked, int last) {
+#pragma unroll 1
+        for (; n >= last; --n, stage ^= 1) step(masked, std::false_type{}, stage, n);
+      };
+      steps_down_to(std::true_type{}, max(first, plain_end));
+      steps_down_to(std::false_type{}, max(first, plain_begin));
+      if (args.window_left >= 0) steps_down_to(std::true_type{}, first);
       if (elected()) ptx::MbarrierArrive(base + Traits::kQEmpty);
       const int last_stage = stage ^ 1;
       if (key_begin % kKeys != 0) clear_unseen_values(first, last_stage);

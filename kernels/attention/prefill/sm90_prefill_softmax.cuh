@@ -12,11 +12,13 @@ namespace longspan {
 
 template <typename Traits>
 struct Sm90PrefillSoftmax {
-  static constexpr int kScores = Traits::kKeys / 8;
+  static constexpr int kScores = Traits::kKeys / 8, kOutputs = Traits::kHeadDim / 8;
+  static constexpr int kEarly = 8;  // column groups whose exponentials begin while a product runs
 
-  float maximum[2];  // of the scores, not scaled
-  float sum[2];      // of this thread's columns, until SumOfRow
-  float factor[2];   // what sums and outputs so far are worth under the new maximum
+  float maximum[2];   // of the scores, not scaled
+  float sum[2];       // of weights, of this thread's columns, until SumOfRow
+  float factor[2];    // what sums and outputs so far are worth under the new maximum
+  float tile_sum[2];  // of one tile's: added to the long sum one by one they would lose digits
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -63,35 +65,23 @@ struct Sm90PrefillSoftmax {
     }
   }
 
-  __device__ __forceinline__ void NewMaximum(const float (&s)[kScores][4], float scale_log2) {
-    float top[2][2];
+  // Of row r; sums so far are brought to it, outputs by Finish.
+  __device__ __forceinline__ void NewMaximum(const float (&s)[kScores][4], int r,
+                                             float scale_log2) {
+    float top[4];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      top[r][0] = fmaxf(s[0][2 * r], s[0][2 * r + 1]);
-      top[r][1] = fmaxf(s[1][2 * r], s[1][2 * r + 1]);
+    for (int j = 0; j < 4; ++j) top[j] = fmaxf(s[j][2 * r], s[j][2 * r + 1]);
+#pragma unroll
+    for (int j = 4; j < kScores; ++j) {
+      top[j % 4] = fmaxf(top[j % 4], fmaxf(s[j][2 * r], s[j][2 * r + 1]));
     }
-#pragma unroll
-    for (int j = 2; j < kScores; j += 2) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        top[r][0] = fmaxf(top[r][0], fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-        top[r][1] = fmaxf(top[r][1], fmaxf(s[j + 1][2 * r], s[j + 1][2 * r + 1]));
-      }
-    }
-    float whole[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) whole[r] = fmaxf(fmaxf(top[r][0], top[r][1]), maximum[r]);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) whole[r] = fmaxf(whole[r], __shfl_xor_sync(~0u, whole[r], 1));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) whole[r] = fmaxf(whole[r], __shfl_xor_sync(~0u, whole[r], 2));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float before = maximum[r];
-      maximum[r] = whole[r];
-      factor[r] = ptx::Exp2(fmaf(before, scale_log2, -Shift(r, scale_log2)));
-      sum[r] *= factor[r];
-    }
+    float whole = fmaxf(fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3])), maximum[r]);
+    whole = fmaxf(whole, __shfl_xor_sync(~0u, whole, 1));
+    whole = fmaxf(whole, __shfl_xor_sync(~0u, whole, 2));
+    const float before = maximum[r];
+    maximum[r] = whole;
+    factor[r] = ptx::Exp2(fmaf(before, scale_log2, -Shift(r, scale_log2)));
+    sum[r] *= factor[r];
   }
 
   // What is taken off a row's scaled scores: the maximum; 0 while it is -inf.
@@ -99,31 +89,39 @@ struct Sm90PrefillSoftmax {
     return maximum[r] == -INFINITY ? 0.0f : maximum[r] * scale_log2;
   }
 
-  // Scores of row r to weights 2^(scaled score - maximum); NewMaximum came before.
-  __device__ __forceinline__ void Exponentials(float (&s)[kScores][4], int r, float scale_log2) {
-    const float shift = Shift(r, scale_log2);
-    float other = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kScores; ++j) {
-      s[j][2 * r] = ptx::Exp2(fmaf(s[j][2 * r], scale_log2, -shift));
-      s[j][2 * r + 1] = ptx::Exp2(fmaf(s[j][2 * r + 1], scale_log2, -shift));
-      sum[r] += s[j][2 * r];
-      other += s[j][2 * r + 1];
-    }
-    sum[r] += other;
+  // The first kEarly column groups of row 0: scores to weights 2^(scaled score - maximum). Maxima
+  // of both rows came before.
+  __device__ __forceinline__ void Begin(float (&s)[kScores][4], float scale_log2) {
+    tile_sum[0] = tile_sum[1] = 0.0f;
+    Exponentials(s, 0, 0, kEarly, scale_log2);
   }
-
-  // Scores in the layout of a product's result are weights in that of the next one's first matrix.
-  __device__ __forceinline__ void Pack(const float (&s)[kScores][4],
-                                       uint32_t (&p)[kScores / 2][4]) const {
+  // All other weights and, if there is output so far, `o` under the new maxima. One column group
+  // after the other, so that multiplications and conversions fall between exponentials, which are
+  // slow.
+  template <bool kHasOutput>
+  __device__ __forceinline__ void Finish(float (&s)[kScores][4], float (&o)[kOutputs][4],
+                                         uint32_t (&p)[kScores / 2][4], float scale_log2) {
     using Element = typename Traits::Element;
 #pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) {
-      p[i][0] = Element::Pack(s[2 * i][0], s[2 * i][1]);
-      p[i][1] = Element::Pack(s[2 * i][2], s[2 * i][3]);
-      p[i][2] = Element::Pack(s[2 * i + 1][0], s[2 * i + 1][1]);
-      p[i][3] = Element::Pack(s[2 * i + 1][2], s[2 * i + 1][3]);
+    for (int j = 0; j < kScores; ++j) {
+      if (j >= kEarly) Exponentials(s, 0, j, j + 1, scale_log2);
+      Exponentials(s, 1, j, j + 1, scale_log2);
+      if constexpr (kHasOutput) {
+#pragma unroll
+        for (int i = j * kOutputs / kScores; i < (j + 1) * kOutputs / kScores; ++i) {
+          o[i][0] *= factor[0];
+          o[i][1] *= factor[0];
+          o[i][2] *= factor[1];
+          o[i][3] *= factor[1];
+        }
+      }
+      // Scores in the layout of a product's result are weights in that of the next one's first
+      // matrix.
+      p[j / 2][j % 2 * 2] = Element::Pack(s[j][0], s[j][1]);
+      p[j / 2][j % 2 * 2 + 1] = Element::Pack(s[j][2], s[j][3]);
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] += tile_sum[r];
   }
 
   // Sums of the four threads that share the rows; once, at the end.
@@ -139,6 +137,20 @@ struct Sm90PrefillSoftmax {
   __device__ __forceinline__ float LogSum(int r, float scale_log2) const {
     constexpr float kLn2 = 0.693147181f;
     return sum[r] == 0.0f ? -INFINITY : kLn2 * fmaf(maximum[r], scale_log2, log2f(sum[r]));
+  }
+
+ private:
+  __device__ __forceinline__ void Exponentials(float (&s)[kScores][4], int r, int from, int to,
+                                               float scale_log2) {
+    const float shift = Shift(r, scale_log2);
+#pragma unroll
+    for (int j = from; j < to; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        s[j][2 * r + i] = ptx::Exp2(fmaf(s[j][2 * r + i], scale_log2, -shift));
+        tile_sum[r] += s[j][2 * r + i];
+      }
+    }
   }
 };
 
