@@ -3,10 +3,11 @@
 //
 // Two lines. sm_90a, on compute capability 9.0 (H100, H200): head_dim 64, 128, 192; causal or not;
 // window_left; not softcap, sinks, ALiBi, a right window without causal. sm_80, on 8.0 and up, for
-// all that sm_90a does not serve: head_dim 16..256 in steps of 8, every mask and option; keys and
-// values 16-byte aligned with strides that are multiples of 8. Both: q, o and KV all bfloat16 or
-// all float16; block_size a multiple of 16 in 16..256; any group and query lengths (keys are read
-// once per 16 packed rows). PrepareDecode says at start-up what cannot be served.
+// all that sm_90a does not serve: head_dim 16..256 in steps of 8, every mask and option, tree masks
+// of at most 64 new tokens, keys and values of 16 bits or e4m3 or int8 with scales; 16-byte aligned
+// (8-bit ones: 8) with strides that are multiples of 8. Both: q and o bfloat16 or float16, 16-bit
+// KV of the same type; block_size a multiple of 16 in 16..256; any group and query lengths (keys
+// are read once per 16 packed rows). PrepareDecode says at start-up what cannot be served.
 #pragma once
 
 #include <cstdint>
