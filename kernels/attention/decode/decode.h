@@ -4,11 +4,11 @@
 // Two lines. sm_90a, on compute capability 9.0 (H100, H200): head_dim 64, 128, 192, on 8-bit keys
 // and values 16..128 in steps of 16, 192, 256; causal or not; window_left; not softcap, sinks,
 // ALiBi, trees, a right window without causal. sm_80, on 8.0 and up, for all that sm_90a does not
-// serve: head_dim 16..256 in steps of 8, every mask and option; keys and values with strides that
-// are multiples of 8, aligned to 16 bytes (8-bit: 8). Both: q and o bfloat16 or float16; KV of
-// their type, or e4m3 or int8 with scales (positive normal floats); block_size a multiple of 16 in
-// 16..256; any group and query lengths (keys are read once per 16 packed rows). PrepareDecode says
-// at start-up what cannot be served.
+// serve: head_dim 16..256 in steps of 8, every mask and option, tree masks of at most 64 new
+// tokens; keys and values with strides that are multiples of 8, aligned to 16 bytes (8-bit: 8).
+// Both: q and o bfloat16 or float16; KV of their type, or e4m3 or int8 with scales (positive normal
+// floats); block_size a multiple of 16 in 16..256; any group and query lengths (keys are read once
+// per 16 packed rows). PrepareDecode says at start-up what cannot be served.
 #pragma once
 
 #include <cstdint>

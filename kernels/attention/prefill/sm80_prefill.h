@@ -2,10 +2,10 @@
 // lengths against paged keys and values. Compiles without a GPU toolkit. What is computed:
 // attention.md.
 //
-// Supported: q, o and KV all bfloat16 or all float16; head_dim 16..256 in steps of 8; block_size a
-// multiple of 16 in 16..256; any group, every mask and option. q, k and v 16-byte aligned with
-// strides that are multiples of 8, o 4-byte aligned with even strides. PrepareSm80Prefill says at
-// start-up what cannot be served.
+// Supported: q and o bfloat16 or float16, KV of the same type or e4m3 or int8 with scales; head_dim
+// 16..256 in steps of 8; block_size a multiple of 16 in 16..256; any group, every mask and option
+// but trees. q, k and v 16-byte aligned (8-bit k, v: 8) with strides that are multiples of 8, o
+// 4-byte aligned with even strides. PrepareSm80Prefill says at start-up what cannot be served.
 #pragma once
 
 #include <cstdint>

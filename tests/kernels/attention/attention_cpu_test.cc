@@ -249,6 +249,10 @@ TEST(AttentionCpu, RefusesWhatItCannotDo) {
   params = good;
   params.scale = std::numeric_limits<float>::infinity();
   EXPECT_EQ(CheckCpuAttention(params), KernelStatus::kUnsupportedOption);
+  const uint64_t word = 1;
+  params = good;
+  params.tree_mask = &word;
+  EXPECT_EQ(CheckCpuAttention(params), KernelStatus::kUnsupportedTreeMask);
   params = good;
   params.window_left = -2;
   EXPECT_EQ(CheckCpuAttention(params), KernelStatus::kUnsupportedOption);

@@ -11,13 +11,13 @@ namespace {
 
 TEST(AttnC, EveryStatusHasItsOwnText) {
   std::set<std::string> texts;
-  for (int status = 0; status <= LONGSPAN_ATTN_LAUNCH; ++status) {
+  for (int status = 0; status <= LONGSPAN_ATTN_TREE; ++status) {
     texts.insert(longspan_attn_text(status));
   }
   for (const int status : {LONGSPAN_ATTN_NULL, LONGSPAN_ATTN_STRUCT, LONGSPAN_ATTN_NO_DEVICE}) {
     texts.insert(longspan_attn_text(status));
   }
-  EXPECT_EQ(texts.size(), 15u);
+  EXPECT_EQ(texts.size(), 17u);
   EXPECT_FALSE(texts.contains("unknown"));
   EXPECT_STREQ(longspan_attn_text(-1), "unknown");
   EXPECT_STREQ(longspan_attn_text(77), "unknown");
