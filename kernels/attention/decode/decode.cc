@@ -168,7 +168,8 @@ KernelStatus MakeMap(const AttentionParams& p, bool values, int64_t num_blocks, 
   if (!IsAligned(shape.base, 16)) return KernelStatus::kMisaligned;
   shape.box[0] = row_bytes / bytes;
   shape.box[1] = box_tokens;
-  shape.box[2] = box_tokens == kGpuDecodeTileTokens ? columns : 1;
+  // As the kernels' traits say (kBoxesOfAllColumns).
+  shape.box[2] = bytes == 2 || box_tokens == kGpuDecodeTileTokens ? columns : 1;
   shape.box[3] = shape.box[4] = 1;
   return EncodeTensorMap(shape, map) ? KernelStatus::kOk : KernelStatus::kUnsupportedDevice;
 }

@@ -21,7 +21,9 @@ struct Sm90DecodeTraits {
   static constexpr int kConsumerThreads = 32 * kConsumers;
   static constexpr int kScaleGroups = 0;                  // 8-bit values have scales
   static constexpr int kThreads = kConsumerThreads + 32;  // and the producer
-  // A stage holds a tile of keys or of values as columns of 64 elements (128 bytes, swizzled).
+  // A stage holds a tile of keys or of values, box behind box; a box is columns of 64 elements (128
+  // bytes, swizzled), each with all its tokens.
+  static constexpr bool kBoxesOfAllColumns = true;
   static constexpr int kRowBytes = Sm90DecodeRowBytes(2, kHeadDim);
   static constexpr int kColumns = 2 * kHeadDim / kRowBytes;
   static constexpr int kColumnBytes = kTile * kRowBytes;
@@ -60,7 +62,8 @@ struct Sm90DecodeKv8Traits {
   static constexpr int kConsumers = kTeams * kTileConsumers;
   static constexpr int kConsumerThreads = 32 * kConsumers;
   static constexpr int kThreads = kConsumerThreads + 32;
-  static constexpr int kScaleGroups = kTile / 16;  // blocks are multiples of 16 tokens
+  static constexpr int kScaleGroups = kTile / 16;    // blocks are multiples of 16 tokens
+  static constexpr bool kBoxesOfAllColumns = false;  // unless a box is a whole tile
   static constexpr int kRowBytes = Sm90DecodeRowBytes(1, kHeadDim);
   static constexpr int kColumns = kHeadDim / kRowBytes;
   static constexpr int kColumnBytes = kTile * kRowBytes;

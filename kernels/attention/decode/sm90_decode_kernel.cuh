@@ -39,6 +39,9 @@ class DecodeConsumer {
         lane_(threadIdx.x % 32),
         g_(lane_ / 4),
         t_(lane_ % 4),
+        column_bytes_(args.box_tokens * Traits::kRowBytes),
+        rows_(Traits::kWarpTokens * warp_ / args.box_tokens * column_bytes_ * Traits::kColumns +
+              Traits::kWarpTokens * warp_ % args.box_tokens * Traits::kRowBytes),
         ring_(ptx::SharedAddress(shared.ring)),
         full_(ptx::SharedAddress(shared.full)),
         empty_(ptx::SharedAddress(shared.empty)) {}
@@ -83,7 +86,7 @@ class DecodeConsumer {
   }
   // 16-byte chunk `chunk` (over the whole head) of row `row` of the stage.
   __device__ __forceinline__ uint32_t ChunkAddress(uint32_t row, uint32_t chunk) const {
-    return ring_ + at_.stage * Traits::kStageBytes + chunk / 8 * Traits::kColumnBytes +
+    return ring_ + at_.stage * Traits::kStageBytes + rows_ + chunk / 8 * column_bytes_ +
            ptx::Swizzle128(row, chunk % 8);
   }
 
@@ -112,7 +115,7 @@ class DecodeConsumer {
   __device__ __forceinline__ void Scores(float (&x)[2][4]) {
     WaitFull();
     float s[2][2][4] = {};  // two chains, so that products do not wait for each other
-    const uint32_t row = Traits::kWarpTokens * warp_ + lane_ / 16 * 8 + lane_ % 8;
+    const uint32_t row = lane_ / 16 * 8 + lane_ % 8;
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
       uint32_t keys[4];
@@ -199,7 +202,7 @@ class DecodeConsumer {
     if (token < mask.owned_begin || token + Traits::kWarpTokens > mask.owned_end) {
       ZeroUnownedValues(mask, token);
     }
-    const uint32_t row = Traits::kWarpTokens * warp_ + lane_ / 8 % 2 * 8 + lane_ % 8;
+    const uint32_t row = lane_ / 8 % 2 * 8 + lane_ % 8;
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       uint32_t values[4];
@@ -217,8 +220,8 @@ class DecodeConsumer {
       const int row = i / kChunks;
       const int chunk = i % kChunks;
       if (token + row >= mask.owned_begin && token + row < mask.owned_end) continue;
-      uint8_t* to = shared_.ring[at_.stage] + chunk / 8 * Traits::kColumnBytes +
-                    (Traits::kWarpTokens * warp_ + row) * 128 + chunk % 8 * 16;
+      uint8_t* to =
+          shared_.ring[at_.stage] + rows_ + chunk / 8 * column_bytes_ + row * 128 + chunk % 8 * 16;
       *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
     }
     ptx::FenceProxyAsyncShared();  // the copy engine fills the stage again later
@@ -244,6 +247,8 @@ class DecodeConsumer {
   const DecodeArgs& args_;
   Storage& shared_;
   const int warp_, lane_, g_, t_;
+  const uint32_t column_bytes_;  // from a column of a box to the next
+  const uint32_t rows_;          // the warp's first row in a stage
   const uint32_t ring_, full_, empty_;
   RingPosition<Traits::kStages> at_{0, 0};
   uint32_t q_[kHeadDim / 16][4];

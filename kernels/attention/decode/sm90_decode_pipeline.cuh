@@ -77,9 +77,10 @@ __device__ __forceinline__ void FetchDecodeScales(const DecodeArgs& args, float2
       num_bytes);
 }
 
-// The producer warp. Each lane brings one box of a tile: `box_tokens` tokens of one column, or of
-// all columns when a tile is one box. Boxes without a visible token are not asked for: their table
-// entries are garbage. Keys lie in even stages; scales of both come with the keys.
+// The producer warp. Each lane brings one box of a tile: `box_tokens` tokens of all columns, or of
+// one if the traits say so: lanes issue one after the other, so many small boxes take time. Boxes
+// without a visible token are not asked for: their table entries are garbage. Keys lie in even
+// stages; scales of both come with the keys.
 template <typename Traits>
 __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDecodeWork& work,
                                              const CUtensorMap* k_map, const CUtensorMap* v_map,
@@ -87,13 +88,15 @@ __device__ __forceinline__ void ProduceTiles(const DecodeArgs& args, const GpuDe
   constexpr int kTile = Traits::kTile;
   const int lane = threadIdx.x % 32;
   const int box = args.box_tokens;
-  const int columns_per_box = box == kTile ? Traits::kColumns : 1;
+  const int columns_per_box = Traits::kBoxesOfAllColumns || box == kTile ? Traits::kColumns : 1;
   const int boxes_along_d = Traits::kColumns / columns_per_box;
   const int piece = lane / boxes_along_d;  // along tokens
   const int column = lane % boxes_along_d;
   const bool has_box = lane < kTile / box * boxes_along_d;
   const uint32_t box_bytes = static_cast<uint32_t>(box * columns_per_box * Traits::kRowBytes);
-  const uint32_t box_offset = column * Traits::kColumnBytes + piece * box * Traits::kRowBytes;
+  const uint32_t box_offset = columns_per_box == Traits::kColumns
+                                  ? piece * box_bytes
+                                  : column * Traits::kColumnBytes + piece * box * Traits::kRowBytes;
   const int32_t tile_blocks = kTile / args.block_size;
   const int32_t tile_offset = kTile % args.block_size;
   // Which lane has the block of tokens [16 * lane, 16 * lane + 16) of a tile.

@@ -99,7 +99,7 @@ class AttentionTableOnGpu : public testing::Test {
     const bool by_shape = row.family == AttentionTableFamily::kByShape;
     const bool decode = row.spec.tree != TreeMask::kNone ||
                         row.family == AttentionTableFamily::kDecode ||
-                        (by_shape && most * group <= kAttnDecodeRows);
+                        (by_shape && most * group <= AttnTuningRow().decode_rows);
     if (!decode && !refused) return true;
     if (decode) {
       problem.ResetOutput();
