@@ -211,7 +211,7 @@ int Choose(const longspan_attn_call& call, int32_t compute_capability, const Att
                        ? AttnFamily::kDecode
                        : AttnFamily::kPrefill;
   const bool short_queries = choice->family == AttnFamily::kPrefill && group >= kAttnTunedGroup &&
-                             call.max_q_len <= tuning.sm80_q_len;
+                             tuning.sm80_q_len > 0 && call.max_q_len <= tuning.sm80_q_len;
   if (!short_queries &&
       ServedBySm90(call, compute_capability, choice->family, &choice->keys, &choice->block_size)) {
     choice->line = 90;

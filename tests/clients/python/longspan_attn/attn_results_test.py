@@ -179,6 +179,7 @@ CACHES = [
     {"new": 0}, {"new": 2}, {"new": 2, "rotary": True}, {"new": 3, "rotary": True, "interleaved": False},
     {"new": 2, "rotary": True, "causal": False}, {"new": 1, "block_size": 16}, {"new": 2, "block_size": 512},
     {"new": 2, "rotary": True, "block_size": 32}, {"new": 2, "batch_idx": True}, {"new": 2, "leftpad": True},
+    {"new": 2, "batch_idx": True, "block_size": 16},
     {"new": 2, "leftpad": True, "batch_idx": True, "rotary": True}, {"new": 2, "slopes": True, "block_size": 16},
     {"new": 2, "slopes": True, "leftpad": True, "batch_idx": True}, {"new": 0, "leftpad": True},
     {"new": 2, "window": (3, 1), "causal": False, "rotary": True}, {"new": 2, "rotary": True, "positions": True},

@@ -75,9 +75,10 @@ def cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cach
                      f"k_cache has {k_cache.shape[0]} rows for {batch} sequences")
         _checks.need(k_cache.numel() > 0, "k_cache is empty")
     else:
-        _checks.need(cache_batch_idx is None, "cache_batch_idx and block_table exclude each other")
-        _checks.need(cache_leftpad is None, "cache_leftpad and block_table exclude each other")
+        _checks.refuse(cache_leftpad is not None, "cache_leftpad with block_table: rows of a cache can have it")
         _checks.need(cache_seqlens is not None, "block_table needs cache_seqlens")
+        if cache_batch_idx is not None:  # of the table's rows, then
+            block_table, cache_batch_idx = block_table.index_select(0, cache_batch_idx), None
         _checks.block_table(block_table, batch, k_cache.shape[1], q)
     _checks.need((k is None) == (v is None), "k and v come together")
     if k is not None:

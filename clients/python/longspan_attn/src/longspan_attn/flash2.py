@@ -123,8 +123,9 @@ def flash_attn_with_kvcache(
     q's type, rotary_dim a multiple of 16: keys are turned by their position; so are queries when causal or with a
     window, else all of them by cache_seqlens. rotary_interleaved: pairs (0, 1), (2, 3), ...; else (0, rotary_dim / 2).
 
-    cache_seqlens: int, or int32 [B] on q's device; None: the whole capacity. cache_batch_idx [B]: row of each sequence.
-    cache_leftpad [B]: first slot that counts. Both are read on the host, as cache_seqlens is.
+    cache_seqlens: int, or int32 [B] on q's device; None: the whole capacity. cache_batch_idx [B]: row of each sequence,
+    of the cache or of block_table. cache_leftpad [B]: first slot that counts; not with block_table. Of a cache without
+    blocks both are read on the host, as cache_seqlens is.
 
     The plan is made on the host: cache_seqlens_cpu (ints or a CPU tensor) are the same lengths there; without it they
     are copied from the device, which waits for it. plan: an AttnPlan, for CUDA graphs. num_splits is not needed: the
