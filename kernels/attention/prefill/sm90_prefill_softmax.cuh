@@ -80,13 +80,15 @@ struct Sm90PrefillSoftmax {
     whole = fmaxf(whole, __shfl_xor_sync(~0u, whole, 2));
     const float before = maximum[r];
     maximum[r] = whole;
-    factor[r] = ptx::Exp2(fmaf(before, scale_log2, -Shift(r, scale_log2)));
+    // Of rounded products, so that it is 1 while the maximum stays: the rest of an exact one, tile
+    // after tile, would be off by the context's length.
+    factor[r] = ptx::Exp2(__fsub_rn(__fmul_rn(before, scale_log2), Shift(r, scale_log2)));
     sum[r] *= factor[r];
   }
 
   // What is taken off a row's scaled scores: the maximum; 0 while it is -inf.
   __device__ __forceinline__ float Shift(int r, float scale_log2) const {
-    return maximum[r] == -INFINITY ? 0.0f : maximum[r] * scale_log2;
+    return maximum[r] == -INFINITY ? 0.0f : __fmul_rn(maximum[r], scale_log2);
   }
 
   // The first kEarly column groups of row 0: scores to weights 2^(scaled score - maximum). Maxima
@@ -136,7 +138,7 @@ struct Sm90PrefillSoftmax {
   // Natural logarithm of the sum of exponentials.
   __device__ __forceinline__ float LogSum(int r, float scale_log2) const {
     constexpr float kLn2 = 0.693147181f;
-    return sum[r] == 0.0f ? -INFINITY : kLn2 * fmaf(maximum[r], scale_log2, log2f(sum[r]));
+    return sum[r] == 0.0f ? -INFINITY : kLn2 * (Shift(r, scale_log2) + log2f(sum[r]));
   }
 
  private:
